@@ -1,0 +1,163 @@
+// What a device must provide: a table of kernels. Ops check their arguments and allocate outputs; kernels compute.
+//
+// Conventions: `y` is the output, allocated, of its final shape, usually dense; inputs have any strides (0 where
+// expanded) and are already expanded to the common shape where an op broadcasts. Dtypes are checked by the op:
+// compute kernels meet f32 and f64 (and i64 or boolean where said). Kernels work on x.raw_data(), shape() and
+// strides(), record nothing, and do not bump versions. Sums are kept in f64 or in fixed trees of partial sums, so
+// that they do not depend on threads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include <regard/autograd/tensor.hpp>
+
+namespace regard {
+
+/// y[i] = op(a[i]). f32, f64; neg, abs, sign also i64; logical_not: any dtype to boolean.
+enum class UnaryOp : uint8_t {
+  neg,
+  abs,
+  sign,
+  exp,
+  log,
+  sqrt,
+  rsqrt,
+  reciprocal,
+  square,
+  tanh,
+  sigmoid,
+  relu,
+  gelu,
+  gelu_tanh,
+  silu,
+  erf,
+  sin,
+  cos,
+  logical_not,
+  is_finite
+};
+
+/// y[i] = op(a[i], b[i]). Arithmetic: a, b, y of one dtype (f32, f64; i64 too). Comparisons: y boolean, a and b of
+/// one dtype (any). Logic: y boolean, a and b boolean. The *_grad rows take (a = the op's input x or output y as
+/// named, b = the gradient g) and are f32, f64.
+enum class BinaryOp : uint8_t {
+  add,
+  sub,
+  mul,
+  div,
+  pow,
+  maximum,
+  minimum,
+  eq,
+  ne,
+  lt,
+  le,
+  gt,
+  ge,
+  logical_and,
+  logical_or,
+  logical_xor,
+  tanh_grad_y,
+  sigmoid_grad_y,
+  relu_grad_y,
+  gelu_grad_x,
+  gelu_tanh_grad_x,
+  silu_grad_x
+};
+
+/// boolean y for any, all; sum of i64 and boolean inputs gives i64; the others keep the dtype.
+enum class ReduceOp : uint8_t { sum, mean, max, min, any, all, sum_of_squares };
+
+/// Offsets of a batch of matrices (elements), see Kernels::gemm.
+struct GemmBatch {
+  int64_t count = 1;
+  const int64_t* a = nullptr;
+  const int64_t* b = nullptr;
+  const int64_t* c = nullptr;
+};
+
+struct Kernels {
+  // ---- Elementwise
+  void (*unary)(UnaryOp op, const Tensor& y, const Tensor& a);
+  void (*binary)(BinaryOp op, const Tensor& y, const Tensor& a, const Tensor& b);
+  /// One side a number: a op b, or b op a with `scalar_first`.
+  void (*binary_scalar)(BinaryOp op, const Tensor& y, const Tensor& a, Scalar b, bool scalar_first);
+  void (*clamp)(const Tensor& y, const Tensor& a, double low, double high);
+  /// y[i] = condition[i] ? a[i] : b[i]; condition boolean; y, a, b of one dtype (any).
+  void (*where)(const Tensor& y, const Tensor& condition, const Tensor& a, const Tensor& b);
+  void (*masked_fill)(const Tensor& y, const Tensor& a, const Tensor& mask, Scalar value);
+  /// y[i] = a[i] with any strides on both sides and any pair of dtypes.
+  void (*copy)(const Tensor& y, const Tensor& a);
+  void (*fill)(const Tensor& y, Scalar value);
+  void (*arange)(const Tensor& y, Scalar start, Scalar step);
+  /// y += alpha * a, in place, f32 and f64, same shape.
+  void (*axpy)(const Tensor& y, const Tensor& a, double alpha);
+
+  // ---- Reductions. `y` has a's shape with the reduced dimensions at size 1.
+  void (*reduce)(ReduceOp op, const Tensor& y, const Tensor& a);
+  /// First extreme along dim (NaN counts as extreme): values may be undefined; indices i64; both keepdim-shaped.
+  void (*extreme)(bool maximum, const Tensor& values, const Tensor& indices, const Tensor& a, int64_t dim);
+  /// Two-pass variance over the dimensions of size 1 in y, divided by max(0, count - correction); mean may be
+  /// undefined, else it is y-shaped and filled too.
+  void (*variance)(const Tensor& y, const Tensor& mean, const Tensor& a, int64_t correction);
+  void (*logsumexp)(const Tensor& y, const Tensor& a);
+
+  // ---- Rows: along one dimension
+  /// Empty rows (all -inf) give NaN as in softmax, or zeros with `empty_rows_zero` (attention).
+  void (*softmax)(const Tensor& y, const Tensor& a, int64_t dim, bool empty_rows_zero);
+  void (*softmax_grad)(const Tensor& da, const Tensor& y, const Tensor& dy, int64_t dim);
+  void (*log_softmax)(const Tensor& y, const Tensor& a, int64_t dim);
+  void (*log_softmax_grad)(const Tensor& da, const Tensor& y, const Tensor& dy, int64_t dim);
+  /// Over the last `width` elements (a seen as [rows, width], dense); weight, bias [width] or undefined; mean and
+  /// rstd: [rows], in a's dtype.
+  void (*layer_norm)(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& a, const Tensor& weight,
+                     const Tensor& bias, double eps);
+  /// da, dweight, dbias may be undefined: not wanted.
+  void (*layer_norm_grad)(const Tensor& da, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
+                          const Tensor& a, const Tensor& mean, const Tensor& rstd, const Tensor& weight);
+  void (*rms_norm)(const Tensor& y, const Tensor& rstd, const Tensor& a, const Tensor& weight, double eps);
+  void (*rms_norm_grad)(const Tensor& da, const Tensor& dweight, const Tensor& dy, const Tensor& a, const Tensor& rstd,
+                        const Tensor& weight);
+  /// Per-row loss of softmax + cross-entropy over logits [rows, classes], dense; targets [rows] i64, checked by the
+  /// op; weight [classes] or undefined. losses [rows] and log_sum_exp [rows] are filled; ignored rows give 0.
+  void (*cross_entropy)(const Tensor& losses, const Tensor& log_sum_exp, const Tensor& logits, const Tensor& targets,
+                        const Tensor& weight, int64_t ignore_index, double label_smoothing);
+  /// dlogits from the gradient of each row's loss, [rows].
+  void (*cross_entropy_grad)(const Tensor& dlogits, const Tensor& dlosses, const Tensor& log_sum_exp,
+                             const Tensor& logits, const Tensor& targets, const Tensor& weight, int64_t ignore_index,
+                             double label_smoothing);
+
+  // ---- Indices (i64, any strides, checked by the op where it must throw: see index_range)
+  /// The smallest and largest entry of an i64 tensor with at least one element.
+  void (*index_range)(const Tensor& index, int64_t* smallest, int64_t* largest);
+  void (*gather)(const Tensor& y, const Tensor& a, int64_t dim, const Tensor& index);
+  /// y += source at index along dim, in logical order of source: deterministic.
+  void (*scatter_add)(const Tensor& y, int64_t dim, const Tensor& index, const Tensor& source);
+  void (*index_select)(const Tensor& y, const Tensor& a, int64_t dim, const Tensor& index);
+  /// y += source along dim at index (1-D), deterministic.
+  void (*index_add)(const Tensor& y, int64_t dim, const Tensor& index, const Tensor& source);
+  void (*triangle)(const Tensor& y, const Tensor& a, int64_t diagonal, bool upper);
+  /// y = a with the listed dimensions reversed.
+  void (*flip)(const Tensor& y, const Tensor& a, const Shape& dims);
+
+  // ---- Matrices: c = alpha a b + beta c for each of the batch, any strides, f32 and f64
+  void (*gemm)(DType dtype, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t a_row,
+               int64_t a_column, const void* b, int64_t b_row, int64_t b_column, double beta, void* c, int64_t c_row,
+               int64_t c_column, const GemmBatch& batch);
+
+  // ---- Random numbers: element i (logical row-major index) uses counter offset + i
+  void (*uniform)(const Tensor& y, double low, double high, uint64_t seed, uint64_t offset);
+  void (*normal)(const Tensor& y, double mean, double std, uint64_t seed, uint64_t offset);
+  void (*randint)(const Tensor& y, int64_t low, int64_t high, uint64_t seed, uint64_t offset);
+  void (*bernoulli)(const Tensor& y, const Tensor& p, uint64_t seed, uint64_t offset);
+  /// y[i] = kept ? a[i] / (1 - p) : 0; kept where the counter's uniform number is at least p.
+  void (*dropout)(const Tensor& y, const Tensor& a, double p, uint64_t seed, uint64_t offset);
+};
+
+/// The table of a device.
+const Kernels& kernels(Device device);
+inline const Kernels& kernels(const Tensor& x) { return kernels(x.device()); }
+
+}  // namespace regard

@@ -1,0 +1,21 @@
+// Where a tensor's elements live.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+
+namespace regard {
+
+struct Device {
+  enum class Kind : uint8_t { cpu, cuda };
+  Kind kind = Kind::cpu;
+  int8_t index = 0;
+  friend constexpr bool operator==(const Device&, const Device&) = default;
+};
+
+/// `cpu`, `cuda:0`
+std::string to_string(Device device);
+std::ostream& operator<<(std::ostream& out, Device device);
+
+}  // namespace regard

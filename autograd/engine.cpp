@@ -1,0 +1,343 @@
+// The engine: walks the graph backwards and adds up gradients.
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include <regard/autograd/backend/kernels.hpp>
+#include <regard/autograd/graph.hpp>
+#include <regard/autograd/ops.hpp>
+
+namespace regard {
+
+namespace {
+
+// Maps pointers to consecutive numbers: open addressing, no allocation an entry.
+class PointerMap {
+ public:
+  PointerMap() : slots_(64) {}
+  /// The number of `key`; `fresh` tells whether it was new.
+  uint32_t insert(const void* key, bool& fresh) {
+    if ((count_ + 1) * 2 > slots_.size()) grow();
+    Slot& slot = find(key);
+    fresh = slot.key == nullptr;
+    if (fresh) slot = {key, count_++};
+    return slot.value;
+  }
+  /// The number of `key`, or -1.
+  int64_t at(const void* key) {
+    const Slot& slot = find(key);
+    return slot.key ? int64_t{slot.value} : -1;
+  }
+
+ private:
+  struct Slot {
+    const void* key = nullptr;
+    uint32_t value = 0;
+  };
+  Slot& find(const void* key) {
+    size_t at = (reinterpret_cast<uintptr_t>(key) >> 4) * 0x9e3779b97f4a7c15U >> 20 & (slots_.size() - 1);
+    while (slots_[at].key && slots_[at].key != key) at = (at + 1) & (slots_.size() - 1);
+    return slots_[at];
+  }
+  void grow() {
+    std::vector<Slot> old(slots_.size() * 2);
+    old.swap(slots_);
+    for (const Slot& slot : old)
+      if (slot.key) find(slot.key) = slot;
+  }
+  std::vector<Slot> slots_;
+  uint32_t count_ = 0;
+};
+
+struct NodeState {
+  NodePtr node;
+  std::vector<Tensor> grads;    // one an output, once the first has come
+  bool needed = true;           // leads to what is asked for
+  std::vector<int32_t> targets;  // per output: which input of grad() it is, or -1
+};
+
+struct LeafStateInRun {
+  TensorImplPtr leaf;
+  Tensor grad;
+  uint32_t waiting = 0;  // edges that have not delivered yet
+  int32_t target = -1;
+};
+
+// Whether nobody else holds the elements, so that they can be written or handed over.
+bool unique(const Tensor& x) {
+  return x.impl()->references.load(std::memory_order_acquire) == 1 && x.impl()->storage->unique();
+}
+
+class Run {
+ public:
+  Run(const Tensors& outputs, const GradOptions& options, const Tensors* inputs)
+      : outputs_(outputs), options_(options), inputs_(inputs), keep_(options.retain_graph || options.create_graph) {}
+
+  Tensors run() {
+    GradMode mode(options_.create_graph);
+    Tensors roots = root_gradients();
+    collect();
+    mark_targets();
+    for (size_t i = 0; i < outputs_.size(); ++i) deliver_root(outputs_[i], roots[i]);
+    roots.clear();
+    for (uint32_t index : order_) run_node(states_[index]);
+    return std::move(results_);
+  }
+
+ private:
+  // The gradients that backward starts from, checked.
+  Tensors root_gradients() {
+    const char* op = inputs_ ? "grad" : "backward";
+    const Tensors& given = options_.grad_outputs;
+    check<ShapeError>(given.empty() || given.size() == outputs_.size(), op, given.size(), " gradients for ",
+                      outputs_.size(), " outputs");
+    Tensors roots;
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      const Tensor& output = outputs_[i];
+      check_defined(op, "output", output);
+      check<GraphError>(output.requires_grad(), op, "the output of shape ", output.shape(),
+                        " does not depend on anything that requires a gradient: call set_requires_grad() on an "
+                        "input, and compute outside of NoGrad");
+      if (!given.empty() && given[i].defined()) {
+        check<ShapeError>(given[i].shape() == output.shape(), op, "a gradient of shape ", given[i].shape(),
+                          " for an output of shape ", output.shape());
+        check<DTypeError>(given[i].dtype() == output.dtype(), op, "a gradient of dtype ", given[i].dtype(),
+                          " for an output of dtype ", output.dtype());
+        check_same_device(op, given[i], output);
+        roots.push_back(given[i]);
+      } else {
+        check<ShapeError>(output.numel() == 1, op, "the output of shape ", output.shape(),
+                          " is not a single number: reduce it (sum, mean), or pass a gradient of its shape");
+        roots.push_back(ones_like(output));
+      }
+    }
+    return roots;
+  }
+
+  uint32_t visit(const NodePtr& node) {
+    bool fresh = false;
+    uint32_t index = nodes_.insert(node.get(), fresh);
+    if (fresh) {
+      if (node->released())
+        fail<GraphError>("backward", "part of this graph (at '", node->name(),
+                         "') was already used by an earlier backward and freed: pass retain_graph to the first, or "
+                         "compute the loss again; a state that is carried from step to step needs detach()");
+      states_.emplace_back().node = node;
+      stack_.push_back(index);
+    }
+    return index;
+  }
+
+  LeafStateInRun& leaf(const TensorImplPtr& impl) {
+    bool fresh = false;
+    uint32_t index = leaf_numbers_.insert(impl.get(), fresh);
+    if (fresh) leaves_.emplace_back().leaf = impl;
+    return leaves_[index];
+  }
+
+  // All nodes that the outputs depend on, latest first; how many deliveries each leaf awaits.
+  void collect() {
+    for (const Tensor& output : outputs_) {
+      if (output.node()) visit(output.node());
+      else ++leaf(output.impl_ptr()).waiting;
+    }
+    while (!stack_.empty()) {
+      uint32_t index = stack_.back();
+      stack_.pop_back();
+      Node* node = states_[index].node.get();
+      for (const Edge& edge : node->edges()) {
+        if (edge.node) visit(edge.node);
+        else if (edge.leaf) ++leaf(edge.leaf).waiting;
+      }
+    }
+    order_.resize(states_.size());
+    for (uint32_t i = 0; i < order_.size(); ++i) order_[i] = i;
+    std::sort(order_.begin(), order_.end(), [this](uint32_t a, uint32_t b) {
+      return states_[a].node->sequence() > states_[b].node->sequence();
+    });
+  }
+
+  // For grad(): which nodes lead to an input. The others are not run.
+  void mark_targets() {
+    if (!inputs_) return;
+    results_.resize(inputs_->size());
+    for (size_t i = 0; i < inputs_->size(); ++i) {
+      const Tensor& input = (*inputs_)[i];
+      check_defined("grad", "input", input);
+      check<GraphError>(input.requires_grad(), "grad", "input ", i, " of shape ", input.shape(),
+                        " does not require a gradient: call set_requires_grad() before it is used");
+      bool used = false;
+      if (input.node()) {
+        int64_t index = nodes_.at(input.node().get());
+        used = index >= 0;
+        if (used) {
+          NodeState& state = states_[static_cast<size_t>(index)];
+          state.targets.resize(state.node->output_count(), -1);
+          link(state.targets[input.impl()->output_index], i);
+        }
+      } else {
+        int64_t index = leaf_numbers_.at(input.impl());
+        used = index >= 0;
+        if (used) link(leaves_[static_cast<size_t>(index)].target, i);
+      }
+      check<GraphError>(used || options_.allow_unused, "grad", "the output does not depend on input ", i,
+                        " of shape ", input.shape(), ": leave it out, or pass allow_unused");
+    }
+    for (auto it = order_.rbegin(); it != order_.rend(); ++it) {  // earliest first
+      NodeState& state = states_[*it];
+      state.needed = !state.targets.empty();
+      for (const Edge& edge : state.node->edges()) state.needed = state.needed || edge_needed(edge);
+    }
+  }
+  // The same tensor may be asked for twice: later ones copy the first.
+  void link(int32_t& target, size_t input) {
+    if (target < 0) target = static_cast<int32_t>(input);
+    else duplicates_.emplace_back(static_cast<size_t>(target), input);
+  }
+
+  bool edge_needed(const Edge& edge) {
+    if (!inputs_) return edge.needed();
+    if (edge.node) return states_[static_cast<size_t>(nodes_.at(edge.node.get()))].needed;
+    return edge.leaf && leaves_[static_cast<size_t>(leaf_numbers_.at(edge.leaf.get()))].target >= 0;
+  }
+
+  void add(Tensor& sum, Tensor&& grad) {
+    if (!sum.defined()) {
+      sum = std::move(grad);
+    } else if (!options_.create_graph && unique(sum) && sum.is_contiguous()) {
+      kernels(sum).binary(BinaryOp::add, sum, sum, grad);
+    } else {
+      sum = regard::add(sum, grad);
+    }
+  }
+
+  void deliver_root(const Tensor& output, Tensor& grad) {
+    if (output.node()) deliver_to_node(output.node().get(), output.impl()->output_index, std::move(grad));
+    else deliver_to_leaf(output.impl_ptr(), std::move(grad));
+  }
+  void deliver_to_node(Node* node, uint32_t output, Tensor&& grad) {
+    NodeState& state = states_[static_cast<size_t>(nodes_.at(node))];
+    if (!state.needed) return;
+    if (state.grads.empty()) state.grads.resize(node->output_count());
+    add(state.grads[output], std::move(grad));
+  }
+  void deliver_to_leaf(const TensorImplPtr& impl, Tensor&& grad) {
+    LeafStateInRun& state = leaves_[static_cast<size_t>(leaf_numbers_.at(impl.get()))];
+    if (grad.defined()) add(state.grad, std::move(grad));
+    if (--state.waiting == 0 && state.grad.defined()) finish_leaf(state);
+  }
+
+  static void apply(const GradHook& hook, Tensor& grad) {
+    Tensor replaced = hook(grad);
+    if (!replaced.defined()) return;
+    check<ShapeError>(replaced.shape() == grad.shape() && replaced.dtype() == grad.dtype(), "hook",
+                      "it returned a gradient of shape ", replaced.shape(), " and dtype ", replaced.dtype(),
+                      " in place of ", grad.shape(), ", ", grad.dtype());
+    grad = std::move(replaced);
+  }
+
+  void finish_leaf(LeafStateInRun& state) {
+    Tensor grad = std::move(state.grad);
+    if (inputs_ && state.target < 0) return;
+    if (state.leaf->leaf) {
+      auto hooks = state.leaf->leaf->hooks;  // a hook may remove itself
+      for (const auto& entry : hooks) apply(entry.second, grad);
+    }
+    if (inputs_) {
+      give(state.target, std::move(grad));
+      return;
+    }
+    LeafState& leaf_state = state.leaf->leaf_state();
+    if (leaf_state.grad.defined()) {
+      add(leaf_state.grad, std::move(grad));
+    } else if (options_.create_graph) {
+      leaf_state.grad = std::move(grad);
+    } else {
+      // The leaf's own elements: what others hold, or what repeats elements, is copied.
+      leaf_state.grad = unique(grad) && grad.is_contiguous() ? std::move(grad) : grad.clone();
+    }
+    auto hooks = leaf_state.accumulate_hooks;
+    for (const auto& entry : hooks) entry.second(Tensor(state.leaf));
+  }
+
+  void give(int32_t target, Tensor&& grad) {
+    for (const auto& [first, copy] : duplicates_)
+      if (first == static_cast<size_t>(target)) results_[copy] = grad;
+    results_[static_cast<size_t>(target)] = std::move(grad);
+  }
+
+  void run_node(NodeState& state) {
+    Node& node = *state.node;
+    auto edges = node.edges();
+    bool any = false;
+    for (uint32_t k = 0; k < state.grads.size(); ++k) {
+      if (!state.grads[k].defined()) continue;
+      any = true;
+      if (!node.hooks.empty()) {
+        auto hooks = node.hooks;
+        for (const auto& entry : hooks)
+          if (entry.output == k) apply(entry.hook, state.grads[k]);
+      }
+      if (k < state.targets.size() && state.targets[k] >= 0) give(state.targets[k], Tensor(state.grads[k]));
+    }
+    uint64_t needed = 0;
+    for (size_t i = 0; i < edges.size(); ++i)
+      if (edge_needed(edges[i])) needed |= uint64_t{1} << std::min<size_t>(i, 63);
+
+    Grads grads;
+    if (any && needed) {
+      grads = node.run(Saved(node, needed), state.grads);
+      check<GraphError>(grads.size() == edges.size(), node.name(), "its gradient function returned ", grads.size(),
+                        " gradients for ", edges.size(), " inputs");
+    }
+    state.grads.clear();
+    for (size_t i = 0; i < edges.size(); ++i) {
+      Edge& edge = edges[i];
+      Tensor grad = i < grads.size() && edge_needed(edge) ? std::move(grads[i]) : Tensor();
+      if (grad.defined()) fit(node, edge, i, grad);
+      if (edge.leaf) deliver_to_leaf(edge.leaf, std::move(grad));
+      else if (edge.node && grad.defined()) deliver_to_node(edge.node.get(), edge.output_index, std::move(grad));
+    }
+    if (!keep_) node.release_saved();
+  }
+
+  // Brings a gradient from the broadcast shape to the input's, and checks it.
+  static void fit(const Node& node, const Edge& edge, size_t input, Tensor& grad) {
+    const Shape& shape = edge.leaf ? edge.leaf->shape : edge.node->output(edge.output_index).shape;
+    DType dtype = edge.leaf ? edge.leaf->dtype : edge.node->output(edge.output_index).dtype;
+    check<DTypeError>(grad.dtype() == dtype, node.name(), "its gradient for input ", input, " has dtype ",
+                      grad.dtype(), "; the input has ", dtype);
+    if (grad.shape() == shape) return;
+    check<ShapeError>(broadcastable_to(shape, grad.shape()), node.name(), "its gradient for input ", input,
+                      " has shape ", grad.shape(), "; the input has ", shape);
+    grad = sum_to(grad, shape);
+  }
+
+  const Tensors& outputs_;
+  const GradOptions& options_;
+  const Tensors* inputs_;
+  bool keep_;
+  PointerMap nodes_;
+  PointerMap leaf_numbers_;
+  std::vector<NodeState> states_;
+  std::vector<LeafStateInRun> leaves_;
+  std::vector<uint32_t> stack_;
+  std::vector<uint32_t> order_;
+  std::vector<std::pair<size_t, size_t>> duplicates_;
+  Tensors results_;
+};
+
+}  // namespace
+
+Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options) {
+  return Run(outputs, options, &inputs).run();
+}
+
+Tensors grad(const Tensor& output, const Tensors& inputs, const GradOptions& options) {
+  return grad(Tensors{output}, inputs, options);
+}
+
+void backward(const Tensors& outputs, const GradOptions& options) { Run(outputs, options, nullptr).run(); }
+
+}  // namespace regard

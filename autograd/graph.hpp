@@ -1,0 +1,236 @@
+// The autograd graph: Node, what ops record, and the functions that walk it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <boost/container/small_vector.hpp>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <regard/autograd/tensor.hpp>
+
+namespace regard {
+
+// ---- Gradient mode, per thread
+
+bool grad_enabled();
+
+/// Sets whether ops record, until the end of the scope.
+class GradMode {
+ public:
+  explicit GradMode(bool enabled);
+  ~GradMode();
+  GradMode(const GradMode&) = delete;
+  GradMode& operator=(const GradMode&) = delete;
+
+ private:
+  bool former_;
+};
+
+/// Nothing is recorded while one is alive: `NoGrad no_grad;`
+class NoGrad : public GradMode {
+ public:
+  NoGrad() : GradMode(false) {}
+};
+
+// ---- Gradients
+
+/// Gradients of one op: one Tensor an input, undefined where none is needed.
+using Grads = boost::container::small_vector<Tensor, 4>;
+
+struct GradOptions {
+  Tensors grad_outputs = {};  ///< one an output; may be left out for single numbers
+  bool create_graph = false;  ///< record the gradients' own computation: second derivatives
+  bool retain_graph = false;  ///< keep what backward needs, so that it can run again (implied by create_graph)
+  bool allow_unused = false;  ///< an input that the output does not depend on gives an undefined gradient
+};
+
+/// The gradients of `output` (a single number, or weighted by grad_outputs) with respect to `inputs`. Leaves'
+/// grad() stay as they are.
+Tensors grad(const Tensor& output, const Tensors& inputs, const GradOptions& options = {});
+Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
+
+/// Adds the gradients of `outputs` to the grad() of every leaf they depend on.
+void backward(const Tensors& outputs, const GradOptions& options = {});
+
+// ---- What an op records
+
+/// Where a gradient goes: an output of another node, or a leaf; nothing where no gradient is needed.
+struct Edge {
+  NodePtr node;
+  TensorImplPtr leaf;
+  uint32_t output_index = 0;
+  bool needed() const { return node != nullptr || leaf != nullptr; }
+};
+
+/// A tensor kept for backward, with the version it had. An output of the node itself is kept without its graph
+/// (no cycle) and comes back attached.
+struct SavedTensor {
+  TensorImplPtr impl;
+  uint32_t version = 0;
+  int32_t output_index = -1;
+};
+
+class Saved;
+
+/// One recorded op. Holds where its inputs' gradients go and what its gradient needs.
+class Node {
+ public:
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  const char* name() const { return name_; }
+  uint64_t sequence() const { return sequence_; }
+  std::span<Edge> edges() { return {edges_, edge_count_}; }
+  std::span<SavedTensor> saved() { return {saved_, saved_count_}; }
+  bool released() const { return released_; }
+  void release_saved();
+
+  struct OutputInfo {
+    Shape shape;
+    DType dtype = DType::f32;
+    Device device;
+  };
+  /// The first output's description lives in the node, those of further outputs beside it.
+  const OutputInfo& output(uint32_t index) const { return index == 0 ? output_ : more_outputs_[index - 1]; }
+  uint32_t output_count() const { return static_cast<uint32_t>(1 + more_outputs_.size()); }
+
+  /// Hooks on this node's outputs: (output, id, hook).
+  struct OutputHook {
+    uint32_t output;
+    uint64_t id;
+    GradHook hook;
+  };
+  std::vector<OutputHook> hooks;
+
+  /// The gradients of the inputs, from those of the outputs (undefined where an output was not used).
+  virtual Grads run(const Saved& saved, std::span<const Tensor> grads) = 0;
+
+  // For record(): not for users.
+  void attach(const char* name, std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
+              std::span<const Tensor* const> saved);
+
+  friend void intrusive_ptr_add_ref(Node* node);
+  friend void intrusive_ptr_release(Node* node);
+
+ protected:
+  Node();
+  virtual ~Node();
+  void use_slots(Edge* edges, uint32_t edge_count, SavedTensor* saved, uint32_t saved_count) {
+    edges_ = edges;
+    edge_count_ = edge_count;
+    saved_ = saved;
+    saved_count_ = saved_count;
+  }
+  virtual void release_resources() {}
+
+ private:
+  std::atomic<uint32_t> references_{0};
+  uint32_t edge_count_ = 0;
+  uint32_t saved_count_ = 0;
+  bool released_ = false;
+  const char* name_ = "";
+  uint64_t sequence_ = 0;
+  Edge* edges_ = nullptr;
+  SavedTensor* saved_ = nullptr;
+  OutputInfo output_;
+  std::vector<OutputInfo> more_outputs_;
+};
+
+/// What a gradient function sees of its node.
+class Saved {
+ public:
+  Saved(Node& node, uint64_t needed) : node_(node), needed_(needed) {}
+  /// The i-th saved tensor; a GraphError when it was changed in place since.
+  Tensor operator[](size_t i) const;
+  size_t size() const { return node_.saved().size(); }
+  /// Whether the gradient of input i is wanted now: leave it undefined where not.
+  bool needs(size_t i) const { return i >= 63 ? (needed_ >> 63) != 0 : ((needed_ >> i) & 1U) != 0; }
+
+ private:
+  Node& node_;
+  uint64_t needed_;
+};
+
+template <size_t N>
+using TensorRefs = std::array<const Tensor*, N>;
+
+/// The inputs of an op, in the order of its gradient function's results. An undefined tensor (an option left
+/// out) needs no gradient.
+template <class... T>
+TensorRefs<sizeof...(T)> inputs(const T&... tensors) {
+  return {&static_cast<const Tensor&>(tensors)...};
+}
+/// What the gradient needs: inputs, or outputs.
+template <class... T>
+TensorRefs<sizeof...(T)> saved(const T&... tensors) {
+  return {&static_cast<const Tensor&>(tensors)...};
+}
+
+/// Whether an op on these inputs would be recorded.
+bool needs_record(std::span<const Tensor* const> inputs);
+
+template <class F, size_t Inputs, size_t SavedCount>
+class ClosureNode final : public Node {
+ public:
+  explicit ClosureNode(const F& function) : function_(function) {
+    use_slots(edge_slots_.data(), Inputs, saved_slots_.data(), SavedCount);
+  }
+  Grads run(const Saved& saved, std::span<const Tensor> grads) override {
+    if constexpr (std::is_invocable_v<const F&, const Saved&, const Tensor&>)
+      return function_(saved, grads[0]);
+    else
+      return function_(saved, grads);
+  }
+
+ private:
+  F function_;
+  std::array<Edge, Inputs> edge_slots_;
+  std::array<SavedTensor, SavedCount> saved_slots_;
+};
+
+/// Records one op with one output. `backward(const Saved&, const Tensor& grad) -> Grads`, written in tensor ops so
+/// that its own gradient comes free; it captures numbers and Shapes only: tensors go through saved(). Returns
+/// the output untouched when no input needs a gradient. A gradient may be returned in the broadcast shape: the
+/// engine reduces it to the input's.
+template <size_t N, size_t M, class F>
+Tensor record(const char* name, Tensor output, const TensorRefs<N>& inputs, const TensorRefs<M>& saved, F backward) {
+  static_assert(std::is_trivially_destructible_v<F>, "a gradient function captures numbers and Shapes, no tensors");
+  if (!needs_record(inputs)) return output;
+  NodePtr node(new ClosureNode<F, N, M>(backward));
+  Tensor* outputs[] = {&output};
+  node->attach(name, inputs, outputs, saved);
+  return output;
+}
+
+/// Several outputs: `backward(const Saved&, std::span<const Tensor> grads) -> Grads`.
+template <size_t K, size_t N, size_t M, class F>
+void record_outputs(const char* name, const std::array<Tensor*, K>& outputs, const TensorRefs<N>& inputs,
+                    const TensorRefs<M>& saved, F backward) {
+  static_assert(std::is_trivially_destructible_v<F>, "a gradient function captures numbers and Shapes, no tensors");
+  if (!needs_record(inputs)) return;
+  NodePtr node(new ClosureNode<F, N, M>(backward));
+  node->attach(name, inputs, outputs, saved);
+}
+
+/// Any number of inputs, saved tensors and outputs, and a gradient function that owns something. For cat, stack,
+/// split, custom_op.
+using GeneralBackward = std::function<Grads(const Saved& saved, std::span<const Tensor> grads)>;
+void record_general(std::string name, std::span<Tensor* const> outputs, std::span<const Tensor* const> inputs,
+                    std::span<const Tensor* const> saved, GeneralBackward backward);
+
+/// States that an op has no derivative: its output, of integer or boolean dtype or piecewise constant, never
+/// requires a gradient.
+inline Tensor no_derivative(Tensor output) { return output; }
+
+/// An op of your own: `forward(inputs) -> Tensor`, run without recording, and
+/// `backward(inputs, grad) -> Tensors`, one gradient an input (undefined where there is none), in tensor ops, so
+/// that second derivatives work too. `name` shows in errors.
+Tensor custom_op(const std::string& name, const Tensors& inputs, const std::function<Tensor(const Tensors&)>& forward,
+                 std::function<Tensors(const Tensors&, const Tensor&)> backward);
+
+}  // namespace regard
