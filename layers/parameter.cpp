@@ -1,0 +1,80 @@
+#include <regard/layers/parameter.hpp>
+
+#include <regard/autograd/graph.hpp>
+#include <regard/autograd/ops.hpp>
+
+namespace regard {
+
+Tensor OwnedTensor::own(const char* what, const Tensor& value) {
+  check_defined(what, "value", value);
+  NoGrad no_grad;
+  bool alone = value.impl()->storage->unique() && value.is_contiguous() && value.storage_offset() == 0;
+  return alone ? value.detach() : value.detach().clone();
+}
+
+OwnedTensor::OwnedTensor(const OwnedTensor& other) {
+  if (!other.defined()) return;
+  NoGrad no_grad;
+  tensor_ = other.tensor_.detach().clone();
+  if (other.tensor_.requires_grad()) tensor_.set_requires_grad();
+  if (other.tensor_.impl()->leaf && other.tensor_.impl()->leaf->listing != LeafState::Listing::plain)
+    tensor_.impl()->leaf_state().listing = LeafState::Listing::unlisted_parameter;
+}
+
+void OwnedTensor::write(const char* what, const Tensor& value) {
+  check_defined(what, "value", value);
+  check<ShapeError>(value.shape() == shape(), what, "a value of shape ", value.shape(), " for one of shape ", shape());
+  NoGrad no_grad;
+  tensor_.copy_(value);
+}
+
+void OwnedTensor::cast(DType dtype) {
+  if (!defined() || this->dtype() == dtype || !is_floating(this->dtype())) return;
+  NoGrad no_grad;
+  Tensor converted = tensor_.detach().to(dtype).contiguous();
+  TensorImpl& impl = *tensor_.impl();
+  impl.storage = converted.impl()->storage;
+  impl.dtype = dtype;
+  impl.strides = converted.strides();
+  impl.offset = 0;
+  tensor_.zero_grad();
+}
+
+Parameter::Parameter(const Tensor& value) {
+  check_floating("Parameter", "value", value);
+  tensor_ = own("Parameter", value);
+  tensor_.set_requires_grad();
+  tensor_.impl()->leaf_state().listing = LeafState::Listing::unlisted_parameter;
+}
+
+Parameter& Parameter::operator=(const Tensor& value) {
+  if (tensor_.defined() && value.defined() && value.impl() == tensor_.impl()) return *this;
+  check_defined("Parameter", "value", value);
+  check<GraphError>(value.is_leaf(), "Parameter", "a value that was computed with gradients (by '",
+                    value.is_leaf() ? "" : value.node()->name(),
+                    "') is assigned: detach() it, or use it as a tensor of its own");
+  if (!tensor_.defined()) {
+    check_floating("Parameter", "value", value);
+    NoGrad no_grad;
+    tensor_ = value.detach().clone();
+    tensor_.set_requires_grad();
+    tensor_.impl()->leaf_state().listing = LeafState::Listing::unlisted_parameter;
+  } else {
+    write("Parameter", value);
+  }
+  return *this;
+}
+
+Buffer& Buffer::operator=(const Tensor& value) {
+  if (tensor_.defined() && value.defined() && value.impl() == tensor_.impl()) return *this;
+  check_defined("Buffer", "value", value);
+  if (!tensor_.defined()) {
+    NoGrad no_grad;
+    tensor_ = value.detach().clone();
+  } else {
+    write("Buffer", value.detach());
+  }
+  return *this;
+}
+
+}  // namespace regard

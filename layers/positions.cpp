@@ -1,0 +1,67 @@
+#include <regard/layers/positions.hpp>
+
+#include <cmath>
+
+#include <regard/autograd/ops.hpp>
+#include <regard/layers/init.hpp>
+
+namespace regard::layers {
+
+namespace {
+
+Tensor add_positions(const Tensor& x, const Tensor& table, int64_t offset) {
+  const char* op = "positional encoding";
+  check_defined(op, "x", x);
+  check<ShapeError>(x.dim() >= 2 && x.size(-1) == table.size(1), op, "input ", x.shape(), ": [..., length, ",
+                    table.size(1), "] is expected");
+  check<ShapeError>(offset >= 0 && offset + x.size(-2) <= table.size(0), op, "input ", x.shape(), " at offset ", offset,
+                    " needs ", offset + x.size(-2), " positions; there are ", table.size(0),
+                    ": make it with a larger max_length");
+  return x + table.slice(0, offset, offset + x.size(-2));
+}
+
+std::string described(const char* type, const Tensor& table) {
+  return std::string(type) + "(" + std::to_string(table.size(0)) + ", " + std::to_string(table.size(1)) + ")";
+}
+
+void check_sizes(const char* layer, int64_t max_length, int64_t width) {
+  check<ValueError>(max_length > 0 && width > 0, layer, "max_length ", max_length, " and width ", width,
+                    " must be positive");
+}
+
+}  // namespace
+
+LearnedPositionalEncoding::LearnedPositionalEncoding(int64_t max_length, int64_t width) {
+  check_sizes("LearnedPositionalEncoding", max_length, width);
+  weight = Parameter(empty({max_length, width}));
+  init::normal_(weight, 0, 0.02);
+}
+
+Tensor LearnedPositionalEncoding::operator()(const Tensor& x, int64_t offset) const {
+  LayerScope scope(*this);
+  return add_positions(x, weight, offset);
+}
+
+std::string LearnedPositionalEncoding::describe() const { return described("LearnedPositionalEncoding", weight); }
+
+SinusoidalPositionalEncoding::SinusoidalPositionalEncoding(int64_t max_length, int64_t width) {
+  check_sizes("SinusoidalPositionalEncoding", max_length, width);
+  Tensor values = empty({max_length, width});
+  float* data = values.data<float>();
+  for (int64_t t = 0; t < max_length; ++t)
+    for (int64_t i = 0; i < width; ++i) {
+      double angle =
+          static_cast<double>(t) * std::pow(10000.0, -static_cast<double>(i - i % 2) / static_cast<double>(width));
+      data[t * width + i] = static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle));
+    }
+  table = Buffer(values);
+}
+
+Tensor SinusoidalPositionalEncoding::operator()(const Tensor& x, int64_t offset) const {
+  LayerScope scope(*this);
+  return add_positions(x, table, offset);
+}
+
+std::string SinusoidalPositionalEncoding::describe() const { return described("SinusoidalPositionalEncoding", table); }
+
+}  // namespace regard::layers

@@ -1,0 +1,103 @@
+#include <regard/layers/transformer.hpp>
+
+namespace regard::layers {
+
+namespace {
+
+int64_t hidden_width(int64_t width, const TransformerLayerOptions& options) {
+  return options.hidden ? options.hidden : 4 * width;
+}
+MultiHeadAttentionOptions attention_options(const TransformerLayerOptions& options) {
+  return {.dropout = options.dropout, .bias = options.bias, .key_width = 0, .value_width = 0};
+}
+FeedForwardOptions feed_forward_options(const TransformerLayerOptions& options) {
+  return {.activation = options.activation, .dropout = options.dropout, .bias = options.bias};
+}
+std::string described(const char* type, const MultiHeadAttention& attention, bool norm_first) {
+  return std::string(type) + "(" + std::to_string(attention.query.weight.size(0)) + ", " +
+         std::to_string(attention.num_heads) + " heads" + (norm_first ? ")" : ", post-norm)");
+}
+
+}  // namespace
+
+TransformerEncoderLayer::TransformerEncoderLayer(int64_t width, int64_t num_heads,
+                                                 const TransformerLayerOptions& options)
+    : norm1(width, options.eps, options.bias),
+      attention(width, num_heads, attention_options(options)),
+      norm2(width, options.eps, options.bias),
+      feed_forward(width, hidden_width(width, options), feed_forward_options(options)),
+      drop(options.dropout),
+      norm_first(options.norm_first) {}
+
+Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {
+  LayerScope scope(*this);
+  return finish(x, attention(norm_first ? norm1(x) : x, masks));
+}
+
+std::pair<Tensor, Tensor> TransformerEncoderLayer::forward_with_weights(const Tensor& x,
+                                                                        const AttentionMasks& masks) const {
+  LayerScope scope(*this);
+  Tensor in = norm_first ? norm1(x) : x;
+  auto [attended, weights] = attention.forward_with_weights(in, in, in, masks);
+  return {finish(x, attended), weights};
+}
+
+Tensor TransformerEncoderLayer::finish(const Tensor& x, const Tensor& attended) const {
+  if (norm_first) {
+    Tensor y = x + drop(attended);
+    return y + drop(feed_forward(norm2(y)));
+  }
+  Tensor y = norm1(x + drop(attended));
+  return norm2(y + drop(feed_forward(y)));
+}
+
+void TransformerEncoderLayer::members(Members& m) {
+  m("norm1", norm1);
+  m("attention", attention);
+  m("norm2", norm2);
+  m("feed_forward", feed_forward);
+  m("drop", drop);
+}
+
+std::string TransformerEncoderLayer::describe() const {
+  return described("TransformerEncoderLayer", attention, norm_first);
+}
+
+TransformerDecoderLayer::TransformerDecoderLayer(int64_t width, int64_t num_heads,
+                                                 const TransformerLayerOptions& options)
+    : norm1(width, options.eps, options.bias),
+      attention(width, num_heads, attention_options(options)),
+      norm2(width, options.eps, options.bias),
+      cross_attention(width, num_heads, attention_options(options)),
+      norm3(width, options.eps, options.bias),
+      feed_forward(width, hidden_width(width, options), feed_forward_options(options)),
+      drop(options.dropout),
+      norm_first(options.norm_first) {}
+
+Tensor TransformerDecoderLayer::operator()(const Tensor& x, const Tensor& memory, const DecoderMasks& masks) const {
+  LayerScope scope(*this);
+  if (norm_first) {
+    Tensor y = x + drop(attention(norm1(x), masks.self));
+    y = y + drop(cross_attention(norm2(y), memory, memory, masks.cross));
+    return y + drop(feed_forward(norm3(y)));
+  }
+  Tensor y = norm1(x + drop(attention(x, masks.self)));
+  y = norm2(y + drop(cross_attention(y, memory, memory, masks.cross)));
+  return norm3(y + drop(feed_forward(y)));
+}
+
+void TransformerDecoderLayer::members(Members& m) {
+  m("norm1", norm1);
+  m("attention", attention);
+  m("norm2", norm2);
+  m("cross_attention", cross_attention);
+  m("norm3", norm3);
+  m("feed_forward", feed_forward);
+  m("drop", drop);
+}
+
+std::string TransformerDecoderLayer::describe() const {
+  return described("TransformerDecoderLayer", attention, norm_first);
+}
+
+}  // namespace regard::layers
