@@ -4,19 +4,16 @@
 #include <array>
 #include <functional>
 #include <iosfwd>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <regard/autograd/graph.hpp>
+#include <regard/autograd/state_dict.hpp>
 #include <regard/layers/parameter.hpp>
 
 namespace regard {
-
-/// Named tensors: what a layer saves and loads, and what a safetensors file holds.
-using StateDict = std::map<std::string, Tensor>;
 
 namespace layers {
 

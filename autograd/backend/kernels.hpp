@@ -78,6 +78,19 @@ struct GemmBatch {
   const int64_t* c = nullptr;
 };
 
+/// One step of SGD on one parameter. Sutskever et al., 2013, as PyTorch does it.
+struct SgdStep {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, first;  ///< first: the velocity starts as the gradient
+};
+
+/// One step of Adam or AdamW on one parameter; step counts from 1.
+struct AdamStep {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool decoupled;  ///< AdamW: decay by lr * weight_decay * p, apart from the gradient
+  int64_t step;
+};
+
 struct Kernels {
   // ---- Elementwise
   void (*unary)(UnaryOp op, const Tensor& y, const Tensor& a);
@@ -154,6 +167,14 @@ struct Kernels {
   void (*bernoulli)(const Tensor& y, const Tensor& p, uint64_t seed, uint64_t offset);
   /// y[i] = kept ? a[i] / (1 - p) : 0; kept where the counter's uniform number is at least p.
   void (*dropout)(const Tensor& y, const Tensor& a, double p, uint64_t seed, uint64_t offset);
+
+  // ---- Optimizers: dense tensors of one shape and dtype, f32 or f64, written in place in one pass
+  /// velocity may be undefined: no momentum.
+  void (*sgd_step)(const Tensor& p, const Tensor& grad, const Tensor& velocity, const SgdStep& options);
+  void (*adam_step)(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
+                    const AdamStep& options);
+  /// The sum of squares of a dense tensor, in f64.
+  void (*norm_squared)(const Tensor& x, double* result);
 };
 
 /// The table of a device.

@@ -12,9 +12,8 @@ namespace {
 Tensor apply_dropout(const Tensor& x, double p, uint64_t seed, uint64_t offset) {
   Tensor y = empty(x.shape(), TensorOptions(x.dtype(), x.device()));
   kernels(x).dropout(y, x, p, seed, offset);
-  return record("dropout", y, inputs(x), saved(), [p, seed, offset](const Saved&, const Tensor& g) {
-    return Grads{apply_dropout(g, p, seed, offset)};
-  });
+  return record("dropout", y, inputs(x), saved(),
+                [p, seed, offset](const Saved&, const Tensor& g) { return Grads{apply_dropout(g, p, seed, offset)}; });
 }
 
 }  // namespace

@@ -104,9 +104,9 @@ enum class Path {
   blis_large  // BLIS's way for large matrices, both packed
 };
 
-// A product of up to this many multiply-adds goes to the own loop: BLIS's call costs about 0.4 us, and its kernels
-// fill a whole micro-tile however small the product.
-constexpr int64_t own_loop_work = 32 * 32 * 32;
+// A product of up to this many multiply-adds whose B fits goes to the own loop: BLIS's call costs about 0.4 us, its
+// packing is not paid back at such sizes, and its kernels fill a whole micro-tile however small the product.
+constexpr int64_t own_loop_work = 1 << 20;
 
 // The fastest way to compute a piece with C by rows; measured, see bench/gemm.cpp. BLIS's way for small matrices
 // reads A and B where they lie: the better one until B outgrows the caches or lies across the vectors.
@@ -210,13 +210,12 @@ int64_t work_of(int64_t m, int64_t n, int64_t k) {
   return m * n * std::max<int64_t>(k, 1) * static_cast<int64_t>(sizeof(T) / sizeof(float));
 }
 
-// Enough pieces for the processors, few enough that packing A and B anew for each stays cheap.
+// Enough pieces for a few processors, few enough that packing A and B anew for each stays cheap.
 int64_t wanted_pieces(int64_t work) {
   if (work < 2'000'000) return 1;
-  if (work < 16'000'000) return 2;
-  if (work < 100'000'000) return 4;
-  int64_t pieces = 8;
-  while (pieces < 64 && work / (2 * pieces) >= 120'000'000) pieces *= 2;
+  if (work < 50'000'000) return 2;
+  int64_t pieces = 4;
+  while (pieces < 64 && work / pieces >= 100'000'000) pieces *= 2;
   return pieces;
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include <regard/autograd/backend/cpu/parallel.hpp>
 #include <regard/autograd/tensor.hpp>
@@ -57,11 +58,9 @@ class Loop {
       dense = dense && is_dense(*tensors[k]);
     }
     numel_ = shape.numel();
-    if (dense || numel_ <= 1) {
-      sizes_[0] = numel_;
-      strides_[0].fill(1);
-      return;
-    }
+    sizes_[0] = numel_;
+    strides_[0].fill(1);
+    if (dense || numel_ <= 1) return;
     std::array<int, Shape::max_dims> from{};  // innermost first
     int count = 0;
     for (int d = static_cast<int>(shape.dim()) - 1; d >= 0; --d)

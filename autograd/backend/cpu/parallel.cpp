@@ -1,21 +1,29 @@
 #include <regard/autograd/backend/cpu/parallel.hpp>
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <mutex>
+#include <new>
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/threads.hpp>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #if defined(__linux__)
 #include <sched.h>
+#endif
+#if defined(__unix__)
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
 #endif
 
 namespace regard {
@@ -27,7 +35,7 @@ int affinity_processors() {
 #if defined(__linux__)
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+  if (sched_getaffinity(getpid(), sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
 #endif
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
@@ -116,6 +124,7 @@ int num_threads() {
 
 namespace cpu {
 namespace {
+
 thread_local bool inside_region = false;
 std::atomic<int64_t> regions_started{0};
 
@@ -123,6 +132,166 @@ struct Region {
   Region() { inside_region = true; }
   ~Region() { inside_region = false; }
 };
+
+// One call of parallel_for, on its caller's stack.
+struct Job {
+  detail::ChunkFunction function;
+  void* context;
+  int64_t count, grain, chunks;
+  std::atomic<int64_t> next{0};  // the next chunk to hand out
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure{};    // written by the thread that set `failed`
+  std::atomic<int64_t> inside{0};  // workers at it; each one's last touch of the job is taking itself off
+  int64_t places = 0;              // how many more workers may join; guarded by the pool's mutex
+  Job* next_job = nullptr;         // the same
+
+  void run_chunk(int64_t chunk) {
+    const int64_t begin = chunk * grain;
+    function(context, begin, grain < count - begin ? begin + grain : count);
+  }
+
+  void run_chunks() {
+    try {
+      while (!failed.load(std::memory_order_relaxed)) {
+        const int64_t chunk = next.fetch_add(1, std::memory_order_relaxed);
+        if (chunk >= chunks) break;
+        run_chunk(chunk);
+      }
+    } catch (...) {
+      if (!failed.exchange(true, std::memory_order_relaxed)) failure = std::current_exception();
+    }
+  }
+};
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
+#endif
+  std::this_thread::yield();  // on a busy machine the thread that is waited for may need this very processor
+}
+
+// Waits up to about 100 microseconds: the usual time until the next parallel loop, and more than waking a sleeping
+// thread takes. Longer would take the processor from others for nothing.
+template <class Condition>
+bool becomes_true(const Condition& condition) {
+  using clock = std::chrono::steady_clock;
+  if (condition()) return true;
+  const auto end = clock::now() + std::chrono::microseconds(100);
+  do {
+    pause_briefly();
+    if (condition()) return true;
+  } while (clock::now() < end);
+  return false;
+}
+
+// Workers join the jobs that callers post. A caller never waits for a worker that has not joined yet: on a machine
+// busy with other programs it does all the chunks itself. (An OpenMP region ends only when every one of its threads
+// has had a turn on a processor, which takes milliseconds there.)
+class Pool {
+ public:
+  static Pool& instance() {
+    static Pool& pool = *new Pool;  // never destroyed: workers use it until the process ends
+    return pool;
+  }
+
+  void run(Job& job, int64_t workers) {
+    {
+      const std::lock_guard lock(mutex_);
+      while (workers_ < workers && start_worker()) {
+      }
+      job.places = std::min(workers, workers_);
+      job.next_job = first_;
+      first_ = &job;
+      places_.fetch_add(job.places, std::memory_order_relaxed);
+      for (int64_t i = 0; i < std::min(job.places, sleeping_); ++i) wake_.notify_one();
+    }
+    {
+      const Region region;
+      job.run_chunks();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      Job** link = &first_;
+      while (*link != &job) link = &(*link)->next_job;
+      *link = job.next_job;
+      places_.fetch_sub(job.places, std::memory_order_relaxed);
+    }
+    const auto done = [&job] { return job.inside.load(std::memory_order_acquire) == 0; };
+    if (becomes_true(done)) return;
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    done_.wait(lock, done);
+    --waiting_;
+  }
+
+ private:
+  Pool() {
+#if defined(__unix__)
+    // A child process has no workers: it starts its own.
+    pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                   [] {
+                     Pool& pool = instance();
+                     pool.workers_ = pool.sleeping_ = pool.waiting_ = 0;
+                     pool.first_ = nullptr;
+                     pool.places_.store(0);
+                     new (&pool.wake_) std::condition_variable;
+                     new (&pool.done_) std::condition_variable;
+                     pool.mutex_.unlock();
+                   });
+#endif
+  }
+
+  // False where the system gives no more threads; there are fewer then, and the results are the same.
+  bool start_worker() {
+#if defined(__unix__)
+    sigset_t all, before;  // signals are for the program's own threads
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+#endif
+    bool started = true;
+    try {
+      std::thread([this] { work(); }).detach();
+      ++workers_;
+    } catch (const std::system_error&) {
+      started = false;
+    }
+#if defined(__unix__)
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+#endif
+    return started;
+  }
+
+  void work() {
+    inside_region = true;
+    for (;;) {
+      const bool posted = becomes_true([this] { return places_.load(std::memory_order_relaxed) > 0; });
+      std::unique_lock lock(mutex_);
+      if (!posted) {
+        ++sleeping_;
+        wake_.wait(lock, [this] { return places_.load(std::memory_order_relaxed) > 0; });
+        --sleeping_;
+      }
+      Job* job = first_;
+      while (job != nullptr && job->places == 0) job = job->next_job;
+      if (job == nullptr) continue;
+      --job->places;
+      places_.fetch_sub(1, std::memory_order_relaxed);
+      job->inside.fetch_add(1, std::memory_order_relaxed);
+      lock.unlock();
+      job->run_chunks();
+      job->inside.fetch_sub(1, std::memory_order_release);
+      lock.lock();
+      if (waiting_ > 0) done_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  Job* first_ = nullptr;
+  std::atomic<int64_t> places_{0};  // of all jobs
+  int64_t workers_ = 0, sleeping_ = 0, waiting_ = 0;
+};
+
 }  // namespace
 
 bool in_parallel_region() { return inside_region; }
@@ -134,38 +303,15 @@ namespace detail {
 void parallel_for(int64_t count, int64_t grain, ChunkFunction function, void* context) {
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);
-  const int64_t chunks = count / grain + (count % grain != 0);
-  const auto run_chunk = [&](int64_t chunk) {
-    const int64_t begin = chunk * grain;
-    function(context, begin, grain < count - begin ? begin + grain : count);
-  };
-
-  const int64_t threads = chunks == 1 || inside_region ? 1 : std::min<int64_t>(num_threads(), chunks);
+  Job job{function, context, count, grain, count / grain + (count % grain != 0)};
+  const int64_t threads = job.chunks == 1 || inside_region ? 1 : std::min<int64_t>(num_threads(), job.chunks);
   if (threads == 1) {
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) run_chunk(chunk);
+    for (int64_t chunk = 0; chunk < job.chunks; ++chunk) job.run_chunk(chunk);
     return;
   }
-
   regions_started.fetch_add(1, std::memory_order_relaxed);
-  std::atomic<int64_t> next{0};
-  std::atomic<bool> failed{false};
-  std::exception_ptr failure;
-#pragma omp parallel num_threads(static_cast <int>(threads))
-  {
-    const Region region;
-    try {
-      for (;;) {
-        if (failed.load(std::memory_order_relaxed)) break;
-        const int64_t chunk = next.fetch_add(1, std::memory_order_relaxed);
-        if (chunk >= chunks) break;
-        run_chunk(chunk);
-      }
-    } catch (...) {
-      // Only the first failure is written; the end of the region makes it visible to the caller.
-      if (!failed.exchange(true, std::memory_order_relaxed)) failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
+  Pool::instance().run(job, threads - 1);
+  if (job.failure) std::rethrow_exception(job.failure);
 }
 
 }  // namespace detail

@@ -44,6 +44,9 @@ constexpr Kernels cpu_table{
     .randint = cpu::randint,
     .bernoulli = cpu::bernoulli,
     .dropout = cpu::dropout,
+    .sgd_step = cpu::sgd_step,
+    .adam_step = cpu::adam_step,
+    .norm_squared = cpu::norm_squared,
 };
 
 }  // namespace

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace examples {
+
+/// Text that is not UTF-8; `position` is the byte, from 0, at which the first broken character begins.
+struct Utf8Error : std::runtime_error {
+  explicit Utf8Error(std::size_t at);
+  std::size_t position;
+};
+
+/// The code points of `text`. Throws Utf8Error at overlong forms, surrogates, values above U+10FFFF and characters
+/// that are cut off: strict, so that decoding and encoding again always gives the same bytes.
+std::u32string from_utf8(std::string_view text);
+
+/// As from_utf8, with U+FFFD in place of every byte that belongs to no character. For text that is only shown.
+std::u32string from_utf8_lossy(std::string_view text);
+
+/// One code point, or a text of them, as UTF-8. A value that is no code point becomes U+FFFD.
+std::string to_utf8(char32_t code_point);
+std::string to_utf8(std::u32string_view text);
+
+/// `text` in single quotes, fit for one line of an error message: control characters and broken bytes are escaped
+/// as \xNN, and a text longer than 60 characters is cut with an ellipsis.
+std::string in_quotes(std::string_view text);
+
+}  // namespace examples

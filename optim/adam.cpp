@@ -1,0 +1,55 @@
+#include <regard/optim/adam.hpp>
+
+#include <regard/autograd/backend/kernels.hpp>
+
+namespace regard::optim {
+
+namespace {
+
+template <class Options>
+void check_options(const char* name, const Options& o) {
+  for (double beta : o.betas) check<ValueError>(beta >= 0 && beta < 1, name, "beta ", beta, " is outside [0, 1)");
+  check<ValueError>(o.eps >= 0 && o.weight_decay >= 0, name, "eps ", o.eps, " and weight_decay ", o.weight_decay,
+                    " must not be negative");
+}
+
+template <class Options>
+void adam_update(const Options& o, bool decoupled, double lr, const Tensor& parameter, const Tensor& grad,
+                 std::vector<Tensor>& slots, int64_t step) {
+  for (Tensor& slot : slots)
+    if (!slot.defined()) slot = zeros_like(parameter);
+  AdamStep options{lr, o.betas[0], o.betas[1], o.eps, o.weight_decay, decoupled, step};
+  kernels(parameter).adam_step(parameter, grad, slots[0], slots[1], options);
+}
+
+}  // namespace
+
+Adam::Adam(const std::vector<ParameterGroup<AdamOptions>>& groups) : Optimizer("Adam", {"exp_avg", "exp_avg_sq"}) {
+  for (const auto& group : groups) {
+    check_options(name(), group.options);
+    add_group(group.parameters, group.options.lr);
+    options_.push_back(group.options);
+  }
+  check<ValueError>(!options_.empty(), name(), "no parameter groups are given");
+}
+Adam::Adam(const Tensors& parameters, const AdamOptions& options)
+    : Adam(std::vector<ParameterGroup<AdamOptions>>{{parameters, options}}) {}
+void Adam::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
+  adam_update(options_[group], false, lr(group), parameter, grad, state.slots, state.step);
+}
+
+AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups) : Optimizer("AdamW", {"exp_avg", "exp_avg_sq"}) {
+  for (const auto& group : groups) {
+    check_options(name(), group.options);
+    add_group(group.parameters, group.options.lr);
+    options_.push_back(group.options);
+  }
+  check<ValueError>(!options_.empty(), name(), "no parameter groups are given");
+}
+AdamW::AdamW(const Tensors& parameters, const AdamWOptions& options)
+    : AdamW(std::vector<ParameterGroup<AdamWOptions>>{{parameters, options}}) {}
+void AdamW::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
+  adam_update(options_[group], true, lr(group), parameter, grad, state.slots, state.step);
+}
+
+}  // namespace regard::optim

@@ -1,0 +1,146 @@
+#include <regard/optim/optimizer.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <regard/autograd/graph.hpp>
+#include <regard/autograd/ops.hpp>
+
+namespace regard::optim {
+
+void Optimizer::add_group(const Tensors& parameters, double lr) {
+  check<ValueError>(!parameters.empty(), name_, "no parameters are given");
+  check<ValueError>(std::isfinite(lr) && lr >= 0, name_, "lr ", lr, " must be finite and not negative");
+  Group group;
+  group.lr = group.initial_lr = lr;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& parameter = parameters[i];
+    check_floating(name_, "parameters", parameter);
+    check<GraphError>(parameter.is_leaf(), name_, "parameter ", i, " of shape ", parameter.shape(),
+                      " was computed by '", parameter.is_leaf() ? "" : parameter.node()->name(),
+                      "': an optimizer takes leaves, such as layer.parameters()");
+    check<ValueError>(parameter.is_contiguous(), name_, "parameter ", i, " of shape ", parameter.shape(),
+                      " is a strided view: give the tensor itself");
+    auto same = [&](const Tensor& other) { return other.impl() == parameter.impl(); };
+    for (const Group& earlier : groups_)
+      check<ValueError>(std::none_of(earlier.parameters.begin(), earlier.parameters.end(), same), name_, "parameter ",
+                        i, " of shape ", parameter.shape(), " stands in two groups");
+    if (std::none_of(group.parameters.begin(), group.parameters.end(), same)) group.parameters.push_back(parameter);
+  }
+  group.states.resize(group.parameters.size());
+  groups_.push_back(std::move(group));
+}
+
+void Optimizer::step() {
+  NoGrad no_grad;
+  for (const Group& group : groups_)  // all is checked before anything is changed
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      const Tensor& parameter = group.parameters[i];
+      Tensor grad = parameter.grad();
+      if (!grad.defined()) continue;
+      check<ShapeError>(grad.shape() == parameter.shape() && grad.dtype() == parameter.dtype(), name_, "parameter ", i,
+                        " of shape ", parameter.shape(), " and dtype ", parameter.dtype(), " has a gradient of shape ",
+                        grad.shape(), " and dtype ", grad.dtype());
+      for (const Tensor& slot : group.states[i].slots)
+        check<DTypeError>(!slot.defined() || slot.dtype() == parameter.dtype(), name_, "parameter ", i, " of shape ",
+                          parameter.shape(), " is ", parameter.dtype(), " now, its state ", slot.dtype(),
+                          ": make a new optimizer after to()");
+    }
+  for (size_t g = 0; g < groups_.size(); ++g)
+    for (size_t i = 0; i < groups_[g].parameters.size(); ++i) {
+      const Tensor& parameter = groups_[g].parameters[i];
+      Tensor grad = parameter.grad();
+      if (!grad.defined()) continue;
+      State& state = groups_[g].states[i];
+      if (state.slots.empty()) state.slots.resize(slot_names_.size());
+      ++state.step;
+      update(g, parameter, grad.detach().contiguous(), state);
+      parameter.impl()->storage->bump_version();
+    }
+}
+
+void Optimizer::zero_grad() {
+  for (const Group& group : groups_)
+    for (const Tensor& parameter : group.parameters) parameter.zero_grad();
+}
+
+void Optimizer::set_lr(double lr, size_t group) {
+  check<ValueError>(std::isfinite(lr) && lr >= 0, name_, "lr ", lr, " must be finite and not negative");
+  groups_.at(group).lr = lr;
+}
+void Optimizer::set_lr(double lr) {
+  for (size_t g = 0; g < groups_.size(); ++g) set_lr(lr, g);
+}
+
+StateDict Optimizer::state_dict() const {
+  NoGrad no_grad;
+  StateDict state;
+  int64_t number = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    std::string prefix = "group." + std::to_string(g) + ".";
+    state.emplace(prefix + "lr", scalar_tensor(group.lr, DType::f64));
+    state.emplace(prefix + "initial_lr", scalar_tensor(group.initial_lr, DType::f64));
+    for (const State& one : group.states) {
+      std::string name = std::to_string(number++) + ".";
+      state.emplace(name + "step", scalar_tensor(one.step));
+      for (size_t s = 0; s < one.slots.size(); ++s)
+        if (one.slots[s].defined()) state.emplace(name + slot_names_[s], one.slots[s].clone());
+    }
+  }
+  return state;
+}
+
+void Optimizer::load_state_dict(const StateDict& state) {
+  NoGrad no_grad;
+  std::vector<Group> groups = groups_;
+  std::set<std::string> used;
+  std::string op = std::string(name_) + ".load_state_dict";
+  auto take = [&](const std::string& name) -> const Tensor& {
+    auto found = state.find(name);
+    check<ValueError>(found != state.end() && found->second.defined(), op.c_str(), "'", name,
+                      "' is missing: the state is of another optimizer, or of other parameters");
+    used.insert(name);
+    return found->second;
+  };
+  auto take_number = [&](const std::string& name) -> const Tensor& {
+    const Tensor& tensor = take(name);
+    check<ValueError>(tensor.numel() == 1, op.c_str(), "'", name, "' has shape ", tensor.shape(),
+                      "; a single number is expected");
+    return tensor;
+  };
+  int64_t number = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    Group& group = groups[g];
+    std::string prefix = "group." + std::to_string(g) + ".";
+    group.lr = take_number(prefix + "lr").item<double>();
+    group.initial_lr = take_number(prefix + "initial_lr").item<double>();
+    for (size_t i = 0; i < group.states.size(); ++i) {
+      std::string name = std::to_string(number++) + ".";
+      State one;
+      one.step = take_number(name + "step").item<int64_t>();
+      one.slots.resize(slot_names_.size());
+      for (size_t s = 0; s < slot_names_.size(); ++s) {
+        if (!state.contains(name + slot_names_[s])) continue;  // not every parameter has taken a step
+        const Tensor& given = take(name + slot_names_[s]);
+        const Tensor& parameter = group.parameters[i];
+        check<ValueError>(given.shape() == parameter.shape() && is_floating(given.dtype()), op.c_str(), "'", name,
+                          slot_names_[s], "' has shape ", given.shape(), " and dtype ", given.dtype(),
+                          "; the parameter has ", parameter.shape(), ", ", parameter.dtype());
+        one.slots[s] = given.detach().to(parameter.dtype()).clone();
+      }
+      auto given = std::count_if(one.slots.begin(), one.slots.end(), [](const Tensor& t) { return t.defined(); });
+      check<ValueError>(given == 0 || given == static_cast<std::ptrdiff_t>(one.slots.size()), op.c_str(), "only ",
+                        given, " of the ", one.slots.size(), " state tensors of parameter ", i, " are there");
+      if (one.step == 0) one.slots.clear();
+      group.states[i] = std::move(one);
+    }
+  }
+  for (const auto& [name, tensor] : state)
+    check<ValueError>(used.contains(name), op.c_str(), "'", name,
+                      "' is unexpected: the state is of more parameters, or of another optimizer");
+  groups_ = std::move(groups);
+}
+
+}  // namespace regard::optim
