@@ -1,7 +1,7 @@
 // The engine: walks the graph backwards and adds up gradients.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 #include <regard/autograd/backend/kernels.hpp>
@@ -52,8 +52,8 @@ class PointerMap {
 
 struct NodeState {
   NodePtr node;
-  std::vector<Tensor> grads;    // one an output, once the first has come
-  bool needed = true;           // leads to what is asked for
+  std::vector<Tensor> grads;     // one an output, once the first has come
+  bool needed = true;            // leads to what is asked for
   std::vector<int32_t> targets;  // per output: which input of grad() it is, or -1
 };
 
@@ -62,6 +62,7 @@ struct LeafStateInRun {
   Tensor grad;
   uint32_t waiting = 0;  // edges that have not delivered yet
   int32_t target = -1;
+  const char* op = "";  // the op that used it
 };
 
 // Whether nobody else holds the elements, so that they can be written or handed over.
@@ -82,6 +83,7 @@ class Run {
     for (size_t i = 0; i < outputs_.size(); ++i) deliver_root(outputs_[i], roots[i]);
     roots.clear();
     for (uint32_t index : order_) run_node(states_[index]);
+    warn_of_unlisted();
     return std::move(results_);
   }
 
@@ -139,23 +141,26 @@ class Run {
   // All nodes that the outputs depend on, latest first; how many deliveries each leaf awaits.
   void collect() {
     for (const Tensor& output : outputs_) {
-      if (output.node()) visit(output.node());
-      else ++leaf(output.impl_ptr()).waiting;
+      if (output.node())
+        visit(output.node());
+      else
+        ++leaf(output.impl_ptr()).waiting;
     }
     while (!stack_.empty()) {
       uint32_t index = stack_.back();
       stack_.pop_back();
       Node* node = states_[index].node.get();
       for (const Edge& edge : node->edges()) {
-        if (edge.node) visit(edge.node);
-        else if (edge.leaf) ++leaf(edge.leaf).waiting;
+        if (edge.node)
+          visit(edge.node);
+        else if (edge.leaf)
+          ++leaf(edge.leaf).waiting;
       }
     }
     order_.resize(states_.size());
     for (uint32_t i = 0; i < order_.size(); ++i) order_[i] = i;
-    std::sort(order_.begin(), order_.end(), [this](uint32_t a, uint32_t b) {
-      return states_[a].node->sequence() > states_[b].node->sequence();
-    });
+    std::sort(order_.begin(), order_.end(),
+              [this](uint32_t a, uint32_t b) { return states_[a].node->sequence() > states_[b].node->sequence(); });
   }
 
   // For grad(): which nodes lead to an input. The others are not run.
@@ -181,8 +186,8 @@ class Run {
         used = index >= 0;
         if (used) link(leaves_[static_cast<size_t>(index)].target, i);
       }
-      check<GraphError>(used || options_.allow_unused, "grad", "the output does not depend on input ", i,
-                        " of shape ", input.shape(), ": leave it out, or pass allow_unused");
+      check<GraphError>(used || options_.allow_unused, "grad", "the output does not depend on input ", i, " of shape ",
+                        input.shape(), ": leave it out, or pass allow_unused");
     }
     for (auto it = order_.rbegin(); it != order_.rend(); ++it) {  // earliest first
       NodeState& state = states_[*it];
@@ -192,8 +197,10 @@ class Run {
   }
   // The same tensor may be asked for twice: later ones copy the first.
   void link(int32_t& target, size_t input) {
-    if (target < 0) target = static_cast<int32_t>(input);
-    else duplicates_.emplace_back(static_cast<size_t>(target), input);
+    if (target < 0)
+      target = static_cast<int32_t>(input);
+    else
+      duplicates_.emplace_back(static_cast<size_t>(target), input);
   }
 
   bool edge_needed(const Edge& edge) {
@@ -213,8 +220,10 @@ class Run {
   }
 
   void deliver_root(const Tensor& output, Tensor& grad) {
-    if (output.node()) deliver_to_node(output.node().get(), output.impl()->output_index, std::move(grad));
-    else deliver_to_leaf(output.impl_ptr(), std::move(grad));
+    if (output.node())
+      deliver_to_node(output.node().get(), output.impl()->output_index, std::move(grad));
+    else
+      deliver_to_leaf(output.impl_ptr(), std::move(grad));
   }
   void deliver_to_node(Node* node, uint32_t output, Tensor&& grad) {
     NodeState& state = states_[static_cast<size_t>(nodes_.at(node))];
@@ -222,8 +231,9 @@ class Run {
     if (state.grads.empty()) state.grads.resize(node->output_count());
     add(state.grads[output], std::move(grad));
   }
-  void deliver_to_leaf(const TensorImplPtr& impl, Tensor&& grad) {
+  void deliver_to_leaf(const TensorImplPtr& impl, Tensor&& grad, const char* op = "") {
     LeafStateInRun& state = leaves_[static_cast<size_t>(leaf_numbers_.at(impl.get()))];
+    state.op = op;
     if (grad.defined()) add(state.grad, std::move(grad));
     if (--state.waiting == 0 && state.grad.defined()) finish_leaf(state);
   }
@@ -261,6 +271,23 @@ class Run {
     for (const auto& entry : hooks) entry.second(Tensor(state.leaf));
   }
 
+  // A parameter that no parameters() listed beside some that were: a member was left out of members(), and no
+  // optimizer will train it. Said once.
+  void warn_of_unlisted() const {
+    static std::atomic<bool> said{false};
+    if (inputs_ || said.load(std::memory_order_relaxed)) return;
+    const LeafStateInRun* unlisted = nullptr;
+    bool listed = false;
+    for (const LeafStateInRun& state : leaves_) {
+      if (!state.leaf->leaf) continue;
+      if (state.leaf->leaf->listing == LeafState::Listing::listed_parameter) listed = true;
+      if (state.leaf->leaf->listing == LeafState::Listing::unlisted_parameter && !unlisted) unlisted = &state;
+    }
+    if (!listed || !unlisted || said.exchange(true)) return;
+    warn("a parameter of shape " + to_string(unlisted->leaf->shape) + ", used by '" + unlisted->op +
+         "', got a gradient, but no parameters() call listed it: is it missing in its layer's members()?");
+  }
+
   void give(int32_t target, Tensor&& grad) {
     for (const auto& [first, copy] : duplicates_)
       if (first == static_cast<size_t>(target)) results_[copy] = grad;
@@ -296,8 +323,10 @@ class Run {
       Edge& edge = edges[i];
       Tensor grad = i < grads.size() && edge_needed(edge) ? std::move(grads[i]) : Tensor();
       if (grad.defined()) fit(node, edge, i, grad);
-      if (edge.leaf) deliver_to_leaf(edge.leaf, std::move(grad));
-      else if (edge.node && grad.defined()) deliver_to_node(edge.node.get(), edge.output_index, std::move(grad));
+      if (edge.leaf)
+        deliver_to_leaf(edge.leaf, std::move(grad), node.name());
+      else if (edge.node && grad.defined())
+        deliver_to_node(edge.node.get(), edge.output_index, std::move(grad));
     }
     if (!keep_) node.release_saved();
   }
@@ -306,8 +335,8 @@ class Run {
   static void fit(const Node& node, const Edge& edge, size_t input, Tensor& grad) {
     const Shape& shape = edge.leaf ? edge.leaf->shape : edge.node->output(edge.output_index).shape;
     DType dtype = edge.leaf ? edge.leaf->dtype : edge.node->output(edge.output_index).dtype;
-    check<DTypeError>(grad.dtype() == dtype, node.name(), "its gradient for input ", input, " has dtype ",
-                      grad.dtype(), "; the input has ", dtype);
+    check<DTypeError>(grad.dtype() == dtype, node.name(), "its gradient for input ", input, " has dtype ", grad.dtype(),
+                      "; the input has ", dtype);
     if (grad.shape() == shape) return;
     check<ShapeError>(broadcastable_to(shape, grad.shape()), node.name(), "its gradient for input ", input,
                       " has shape ", grad.shape(), "; the input has ", shape);

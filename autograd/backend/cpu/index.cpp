@@ -209,20 +209,28 @@ void index_add(const Tensor& y, int64_t dim, const Tensor& index, const Tensor& 
         const int64_t last = groups.begins[static_cast<size_t>(task / blocks + 1)];
         const int64_t place = at[groups.order[static_cast<size_t>(first)] * at_step];
         const int64_t lane = task % blocks * block;
-        lanes.range(lane, std::min(lane + block, lanes.numel()),
-                    [&](const auto& pointers, const auto& strides, int64_t lane_count) {
-                      T* to = element<T>(pointers[0]) + place * to_step;
-                      for (int64_t i = 0; i < lane_count; ++i) sums[i] = static_cast<Sum<T>>(to[i * strides[0]]);
-                      for (int64_t k = first; k < last; ++k) {
-                        const T* from =
-                            element<const T>(pointers[1]) + groups.order[static_cast<size_t>(k)] * from_step;
-                        if (strides[1] == 1)
-                          for (int64_t i = 0; i < lane_count; ++i) sums[i] += static_cast<Sum<T>>(from[i]);
-                        else
-                          for (int64_t i = 0; i < lane_count; ++i) sums[i] += static_cast<Sum<T>>(from[i * strides[1]]);
-                      }
-                      for (int64_t i = 0; i < lane_count; ++i) to[i * strides[0]] = static_cast<T>(sums[i]);
-                    });
+        lanes.range(
+            lane, std::min(lane + block, lanes.numel()),
+            [&](const auto& pointers, const auto& strides, int64_t lane_count) {
+              T* to = element<T>(pointers[0]) + place * to_step;
+              if (last - first == 1) {  // one sum of two has the same bits in T
+                const T* from = element<const T>(pointers[1]) + groups.order[static_cast<size_t>(first)] * from_step;
+                if (strides[0] == 1 && strides[1] == 1)
+                  for (int64_t i = 0; i < lane_count; ++i) to[i] += from[i];
+                else
+                  for (int64_t i = 0; i < lane_count; ++i) to[i * strides[0]] += from[i * strides[1]];
+                return;
+              }
+              for (int64_t i = 0; i < lane_count; ++i) sums[i] = static_cast<Sum<T>>(to[i * strides[0]]);
+              for (int64_t k = first; k < last; ++k) {
+                const T* from = element<const T>(pointers[1]) + groups.order[static_cast<size_t>(k)] * from_step;
+                if (strides[1] == 1)
+                  for (int64_t i = 0; i < lane_count; ++i) sums[i] += static_cast<Sum<T>>(from[i]);
+                else
+                  for (int64_t i = 0; i < lane_count; ++i) sums[i] += static_cast<Sum<T>>(from[i * strides[1]]);
+              }
+              for (int64_t i = 0; i < lane_count; ++i) to[i * strides[0]] = static_cast<T>(sums[i]);
+            });
       }
     });
   });

@@ -64,7 +64,10 @@ void flip(const Tensor& y, const Tensor& a, const Shape& dims) {
     iterate<2>({&y, &reversed}, cheap_grain, [](const auto& pointers, const auto& strides, int64_t count) {
       T* to = reinterpret_cast<T*>(pointers[0]);
       const T* from = reinterpret_cast<const T*>(pointers[1]);
-      for (int64_t i = 0; i < count; ++i) to[i * strides[0]] = from[i * strides[1]];
+      if (strides[0] == 1 && strides[1] == -1)
+        for (int64_t i = 0; i < count; ++i) to[i] = from[-i];
+      else
+        copy_row(to, strides[0], from, strides[1], 0, count);
     });
   });
 }

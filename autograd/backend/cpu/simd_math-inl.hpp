@@ -178,11 +178,17 @@ HWY_INLINE NormalDistribution<D> normal_distribution(D d, V x) {
   return NormalDistribution<D>(d, hold(d, hn::Abs(x), 0.0F, 15.0F));
 }
 
+/// x, or -200 where it is below: x exp(-|x|) is 0 there, and 0 it stays where exp has stopped to fall.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V far_below(D d, V x) {
+  const V bound = hn::Set(d, -200.0F);
+  return hn::IfThenElse(hn::Lt(x, bound), bound, x);
+}
+
 /// x Phi(x): within 3 ulp, in both tails.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V simd_gelu(D d, V x) {
-  const V y = normal_distribution(d, x).times_phi(d, x);
-  return hn::IfThenElse(hn::Eq(x, hn::Neg(hn::Inf(d))), hn::Neg(hn::Zero(d)), y);
+  return normal_distribution(d, x).times_phi(d, far_below(d, x));
 }
 /// Phi(x) + x phi(x): absolute error below 2e-7.
 template <class D, class V = hn::Vec<D>>
@@ -202,8 +208,7 @@ HWY_INLINE V gelu_tanh_argument(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V simd_gelu_tanh(D d, V x) {
   const V v = gelu_tanh_argument(d, x);
-  const V y = Logistic<D>(d, v).times_sigmoid(d, v, x);
-  return hn::IfThenElse(hn::Eq(x, hn::Neg(hn::Inf(d))), hn::Neg(hn::Zero(d)), y);
+  return Logistic<D>(d, v).times_sigmoid(d, v, far_below(d, x));
 }
 /// Its derivative: absolute error below 1e-6.
 template <class D, class V = hn::Vec<D>>
@@ -218,8 +223,7 @@ HWY_INLINE V simd_gelu_tanh_grad(D d, V x) {
 /// x sigmoid(x): within 3 ulp.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V simd_silu(D d, V x) {
-  const V y = Logistic<D>(d, x).times_sigmoid(d, x, x);
-  return hn::IfThenElse(hn::Eq(x, hn::Neg(hn::Inf(d))), hn::Neg(hn::Zero(d)), y);
+  return Logistic<D>(d, x).times_sigmoid(d, x, far_below(d, x));
 }
 /// sigmoid(x) (1 + x (1 - sigmoid(x))): absolute error below 3e-7.
 template <class D, class V = hn::Vec<D>>
