@@ -58,7 +58,7 @@ Tensor sign(const Tensor& x);  ///< -1, 0 or 1; its gradient is 0
 Tensor erf(const Tensor& x);
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
-/// x held between min and max, either may be left out; the gradient passes where min <= x <= max.
+/// x held between min and max, either may be left out; the gradient passes where min < x < max.
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
 
 // ---- Activations (ops/activations.cpp)

@@ -43,9 +43,10 @@ void Optimizer::step() {
                         " of shape ", parameter.shape(), " and dtype ", parameter.dtype(), " has a gradient of shape ",
                         grad.shape(), " and dtype ", grad.dtype());
       for (const Tensor& slot : group.states[i].slots)
-        check<DTypeError>(!slot.defined() || slot.dtype() == parameter.dtype(), name_, "parameter ", i, " of shape ",
-                          parameter.shape(), " is ", parameter.dtype(), " now, its state ", slot.dtype(),
-                          ": make a new optimizer after to()");
+        if (slot.defined())
+          check<DTypeError>(slot.dtype() == parameter.dtype(), name_, "parameter ", i, " of shape ", parameter.shape(),
+                            " is ", parameter.dtype(), " now, its state ", slot.dtype(),
+                            ": make a new optimizer after to()");
     }
   for (size_t g = 0; g < groups_.size(); ++g)
     for (size_t i = 0; i < groups_[g].parameters.size(); ++i) {

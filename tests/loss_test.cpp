@@ -56,12 +56,10 @@ TEST_CASE("cross-entropy with every option equals its definition, with first and
     for (bool weighted : {false, true})
       for (Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum}) {
         CAPTURE(smoothing, weighted, static_cast<int>(reduction));
-        const CrossEntropyOptions options{.weight = weighted ? weight : Tensor(),
-                                          .label_smoothing = smoothing,
-                                          .reduction = reduction};
+        const CrossEntropyOptions options{
+            .weight = weighted ? weight : Tensor(), .label_smoothing = smoothing, .reduction = reduction};
         const auto all = [&](bool fused) {
-          const Tensor loss =
-              fused ? cross_entropy(x, targets, options) : composed_cross_entropy(x, targets, options);
+          const Tensor loss = fused ? cross_entropy(x, targets, options) : composed_cross_entropy(x, targets, options);
           const Tensor first = grad(sum(square(loss)), {x}, {.create_graph = true})[0];
           const Tensor second = grad(sum(sin(first * 30.0)), {x}, {.create_graph = true})[0];
           const Tensor third = grad(sum(second * second), {x})[0];
@@ -94,8 +92,8 @@ TEST_CASE("cross-entropy where every target is ignored is 0 with gradient 0") {
   for (bool nll : {false, true})
     for (Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum}) {
       const Tensor x = from_vector<double>({1, inf, 3, 4, std::nan(""), 6}, {2, 3}).set_requires_grad();
-      const Tensor loss = nll ? nll_loss(x, targets, {.reduction = reduction})
-                              : cross_entropy(x, targets, {.reduction = reduction});
+      const Tensor loss =
+          nll ? nll_loss(x, targets, {.reduction = reduction}) : cross_entropy(x, targets, {.reduction = reduction});
       for (double v : values(loss)) CHECK(v == 0);
       sum(loss).backward();
       CHECK(values(x.grad()) == std::vector<double>(6, 0.0));
@@ -159,21 +157,29 @@ TEST_CASE("binary cross-entropy at extremes") {
   struct Row {
     double x, y, loss, gradient;
   };
-  const std::vector<Row> rows = {{0, 1, std::log(2.0), -0.5}, {-100, 1, 100, -1}, {100, 1, 3.7200759760208356e-44, 0},
-                                 {8e7, 0, 8e7, 1},            {-inf, 0, 0, 0},    {-inf, 1, inf, -1}};
+  const std::vector<Row> rows = {{0, 1, std::log(2.0), -0.5},
+                                 {-100, 1, 100, -1},
+                                 {100, 1, 3.7200759760208356e-44, 0},
+                                 {8e7, 0, 8e7, 1},
+                                 {-inf, 0, 0, 0},
+                                 {-inf, 1, inf, -1}};
   for (const Row& row : rows) {
     CAPTURE(row.x, row.y);
     const Tensor x = scalar_tensor(row.x, DType::f64).set_requires_grad();
     const Tensor loss = binary_cross_entropy_with_logits(x, scalar_tensor(row.y, DType::f64));
-    if (std::isinf(row.loss)) CHECK(loss.item<double>() == row.loss);
-    else CHECK(loss.item<double>() == Approx(row.loss).epsilon(1e-12));
+    if (std::isinf(row.loss))
+      CHECK(loss.item<double>() == row.loss);
+    else
+      CHECK(loss.item<double>() == Approx(row.loss).epsilon(1e-12));
     loss.backward();
     CHECK(x.grad().item<double>() == Approx(row.gradient).margin(1e-12));
     const float narrow = static_cast<float>(row.x);
-    const Tensor f32 = binary_cross_entropy_with_logits(from_vector<float>({narrow}),
-                                                        from_vector<float>({static_cast<float>(row.y)}));
-    if (std::isinf(row.loss)) CHECK(f32.item<double>() == row.loss);
-    else CHECK(f32.item<double>() == Approx(row.loss).epsilon(1e-6).margin(1e-43));
+    const Tensor f32 =
+        binary_cross_entropy_with_logits(from_vector<float>({narrow}), from_vector<float>({static_cast<float>(row.y)}));
+    if (std::isinf(row.loss))
+      CHECK(f32.item<double>() == row.loss);
+    else
+      CHECK(f32.item<double>() == Approx(row.loss).epsilon(1e-6).margin(1e-43));
   }
 }
 

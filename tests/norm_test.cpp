@@ -24,8 +24,8 @@ Tensor composed_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 }  // namespace
 
 TEST_CASE("layer norm keeps its digits where the mean is large") {
-  const std::vector<std::pair<double, double>> cases = {{0, -1.34164}, {100, -1.3415}, {1000, -1.3415},
-                                                        {10000, -1.3313}};
+  const std::vector<std::pair<double, double>> cases = {
+      {0, -1.34164}, {100, -1.3415}, {1000, -1.3415}, {10000, -1.3313}};
   for (const auto& [base, expected] : cases) {
     std::vector<float> row;
     for (int i = 0; i < 16; ++i) row.push_back(static_cast<float>(base + i * 1e-3));
@@ -53,8 +53,10 @@ TEST_CASE("layer norm and RMS norm equal their composed forms, with first and se
       CAPTURE(width, rms);
       const auto both = [&](bool fused) {
         Tensor y;
-        if (rms) y = fused ? rms_norm(x, {width}, w, 1e-3) : composed_rms_norm(x, w, 1e-3);
-        else y = fused ? layer_norm(x, {width}, w, b, 1e-3) : composed_layer_norm(x, w, b, 1e-3);
+        if (rms)
+          y = fused ? rms_norm(x, {width}, w, 1e-3) : composed_rms_norm(x, w, 1e-3);
+        else
+          y = fused ? layer_norm(x, {width}, w, b, 1e-3) : composed_layer_norm(x, w, b, 1e-3);
         Tensors out{y};
         const Tensors first = grad(sum(y * upstream), {x, w}, {.create_graph = true});
         out.insert(out.end(), first.begin(), first.end());
@@ -106,8 +108,7 @@ TEST_CASE("layer norm under a plain sum has gradient 0 and under a weighted sum 
   const Tensor x = from_vector<double>({1, 2, 4}).set_requires_grad();
   const std::vector<double> flat = values(grad(sum(layer_norm(x, {3})), {x})[0]);
   for (double v : flat) CHECK(v == Approx(0).margin(1e-12));
-  const std::vector<double> slope =
-      values(grad(sum(layer_norm(x, {3}) * from_vector<double>({1, 0, 0})), {x})[0]);
+  const std::vector<double> slope = values(grad(sum(layer_norm(x, {3}) * from_vector<double>({1, 0, 0})), {x})[0]);
   CHECK(std::abs(slope[0]) > 0.01);
 }
 

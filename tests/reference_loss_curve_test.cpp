@@ -68,6 +68,9 @@ TEST_CASE("PyTorch's values: the loss curve of a small transformer") {
       CHECK(norm == Approx(norms[step]).epsilon(tolerance).margin(0));
     }
     for (const auto& [path, parameter] : model.named_parameters()) {
+      // A key's bias shifts all scores of a query alike, so its gradient is zero but for rounding, which Adam divides
+      // by its own size: in single precision it wanders as it likes.
+      if (floating == DType::f32 && path.ends_with("attention.key.bias")) continue;
       INFO(path);
       double length = regard::norm(parameter.detach()).item<double>();
       CHECK(length == Approx(json.at("parameter_norms_after").at(path).get<double>()).epsilon(tolerance));

@@ -4,9 +4,9 @@
 #include <limits>
 #include <vector>
 
-#include <regard/autograd/ops/softmax_rows.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/softmax_rows.hpp>
 
 using namespace regard;
 

@@ -156,24 +156,22 @@ Tensor cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& l
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
   check<ValueError>(options.label_smoothing >= 0 && options.label_smoothing <= 1, "cross_entropy",
                     "label_smoothing is ", options.label_smoothing, "; it must lie in [0, 1]");
-  const ClassRows rows =
-      class_rows("cross_entropy", "logits", logits, targets, options.weight, options.ignore_index);
+  const ClassRows rows = class_rows("cross_entropy", "logits", logits, targets, options.weight, options.ignore_index);
   const Tensor weight = options.weight.defined() ? contiguous(options.weight) : Tensor();
   const TensorOptions kind{logits.dtype(), logits.device()};
   Tensor losses = empty({rows.targets.numel()}, kind), log_sum_exp = empty({rows.targets.numel()}, kind);
   kernels(logits).cross_entropy(losses, log_sum_exp, rows.scores, rows.targets, weight, options.ignore_index,
                                 options.label_smoothing);
   const SmoothedTarget form{options.ignore_index, options.label_smoothing};
-  losses = record("cross_entropy", losses, inputs(rows.scores),
-                  saved(rows.scores, log_sum_exp, rows.targets, weight), [form](const Saved& s, const Tensor& g) {
-                    return Grads{cross_entropy_grad(g, s[0], s[1], s[2], s[3], form)};
-                  });
+  losses = record(
+      "cross_entropy", losses, inputs(rows.scores), saved(rows.scores, log_sum_exp, rows.targets, weight),
+      [form](const Saved& s, const Tensor& g) { return Grads{cross_entropy_grad(g, s[0], s[1], s[2], s[3], form)}; });
   return reduce_rows(losses, rows, weight, options.reduction);
 }
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, const NllLossOptions& options) {
-  const ClassRows rows = class_rows("nll_loss", "log_probabilities", log_probabilities, targets, options.weight,
-                                    options.ignore_index);
+  const ClassRows rows =
+      class_rows("nll_loss", "log_probabilities", log_probabilities, targets, options.weight, options.ignore_index);
   const Tensor safe = safe_targets(rows);
   Tensor losses = -squeeze(gather(rows.scores, 1, unsqueeze(safe, 1)), 1);
   if (options.weight.defined()) losses = losses * index_select(options.weight, 0, safe);

@@ -49,24 +49,23 @@ Tensor sum_rows(const Tensor& x, const NormForm& form) {
 // through x^, the second through r.
 Tensor record_input_grad(const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& weight,
                          const NormForm& form) {
-  return record("norm_grad", dx, inputs(dy, x, weight), saved(dy, x, weight),
-                [form](const Saved& s, const Tensor& h) {
-                  const Tensor dy = s[0], weight = s[2];
-                  const Normalized n = normalized(s[1], form);
-                  const Tensor a = weight.defined() ? dy * weight : dy;
-                  Grads grads(3);
-                  if (s.needs(0) || s.needs(2)) {
-                    const Tensor da = n.r * project(h, n.x, form);
-                    if (s.needs(0)) grads[0] = weight.defined() ? da * weight : da;
-                    if (s.needs(2)) grads[2] = sum_rows(da * dy, form);
-                  }
-                  if (s.needs(1)) {
-                    const Tensor through_x = h * row_mean(a * n.x, form) + a * row_mean(h * n.x, form);
-                    const Tensor through_r = n.x * row_mean(h * project(a, n.x, form), form);
-                    grads[1] = -(square(n.r) * (project(through_x, n.x, form) + through_r));
-                  }
-                  return grads;
-                });
+  return record("norm_grad", dx, inputs(dy, x, weight), saved(dy, x, weight), [form](const Saved& s, const Tensor& h) {
+    const Tensor dy = s[0], weight = s[2];
+    const Normalized n = normalized(s[1], form);
+    const Tensor a = weight.defined() ? dy * weight : dy;
+    Grads grads(3);
+    if (s.needs(0) || s.needs(2)) {
+      const Tensor da = n.r * project(h, n.x, form);
+      if (s.needs(0)) grads[0] = weight.defined() ? da * weight : da;
+      if (s.needs(2)) grads[2] = sum_rows(da * dy, form);
+    }
+    if (s.needs(1)) {
+      const Tensor through_x = h * row_mean(a * n.x, form) + a * row_mean(h * n.x, form);
+      const Tensor through_r = n.x * row_mean(h * project(a, n.x, form), form);
+      grads[1] = -(square(n.r) * (project(through_x, n.x, form) + through_r));
+    }
+    return grads;
+  });
 }
 
 // Records dweight = sum over rows of dy x^.

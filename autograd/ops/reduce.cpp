@@ -27,10 +27,9 @@ Tensor sum_over(const Tensor& x, const Shape& dims, bool keepdim) {
   check_countable("sum", x);
   const Shapes shapes = reduction::shapes("sum", x, dims, keepdim);
   Tensor y = reduced(ReduceOp::sum, x, shapes, is_floating(x.dtype()) ? x.dtype() : DType::i64);
-  return record("sum", y, inputs(x), saved(),
-                [kept = shapes.kept, shape = x.shape()](const Saved&, const Tensor& g) {
-                  return Grads{expand(reshape(g, kept), shape)};
-                });
+  return record("sum", y, inputs(x), saved(), [kept = shapes.kept, shape = x.shape()](const Saved&, const Tensor& g) {
+    return Grads{expand(reshape(g, kept), shape)};
+  });
 }
 
 Tensor mean_over(const Tensor& x, const Shape& dims, bool keepdim) {
@@ -73,9 +72,8 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
   for (int64_t d = 0; d < x.dim(); ++d) shapes.kept.push_back(d < extra ? 1 : shape[d - extra]);
   shapes.result = shape;
   Tensor y = reduced(ReduceOp::sum, x, shapes, is_floating(x.dtype()) ? x.dtype() : DType::i64);
-  return record("sum_to", y, inputs(x), saved(), [from = x.shape()](const Saved&, const Tensor& g) {
-    return Grads{expand(g, from)};
-  });
+  return record("sum_to", y, inputs(x), saved(),
+                [from = x.shape()](const Saved&, const Tensor& g) { return Grads{expand(g, from)}; });
 }
 
 Tensor var(const Tensor& x, Dims dims, bool unbiased, bool keepdim) {

@@ -8,8 +8,8 @@ namespace regard::reduction {
 
 /// The shape of a reduction's result in both forms.
 struct Shapes {
-  Shape kept;    ///< reduced dimensions at size 1
-  Shape result;  ///< as the caller asked: kept, or without them
+  Shape kept;         ///< reduced dimensions at size 1
+  Shape result;       ///< as the caller asked: kept, or without them
   int64_t count = 1;  ///< elements that go into one output
 };
 

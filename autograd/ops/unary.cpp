@@ -113,8 +113,8 @@ Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> m
   kernels(x).clamp(y, x, min.value_or(-infinity), max.value_or(infinity));
   return record("clamp", y, inputs(x), saved(x), [min, max](const Saved& s, const Tensor& g) {
     const Tensor x = s[0];
-    Tensor inside = min ? x >= Scalar(*min) : x <= Scalar(*max);
-    if (min && max) inside = logical_and(inside, x <= Scalar(*max));
+    Tensor inside = min ? x > Scalar(*min) : x < Scalar(*max);
+    if (min && max) inside = logical_and(inside, x < Scalar(*max));
     return Grads{where(inside, g, 0)};
   });
 }

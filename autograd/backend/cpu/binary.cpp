@@ -172,7 +172,10 @@ BinaryLoop simd_binary(BinaryOp op, DType dtype) {
 void binary(BinaryOp op, const Tensor& y, const Tensor& a, const Tensor& b) {
   BinaryLoop loop = simd_binary(op, a.impl()->dtype);
   if (!loop.run) loop = plain_binary(op, a.impl()->dtype);
-  iterate<3>({&y, &a, &b}, loop.grain, [run = loop.run](const auto& p, const auto& s, int64_t count) {
+  const Loop<3> walk({&y, &a, &b});
+  if (lies_across(walk, 1)) return binary(op, y, laid_along(a), b);
+  if (lies_across(walk, 2)) return binary(op, y, a, laid_along(b));
+  walk.run(loop.grain, [run = loop.run](const auto& p, const auto& s, int64_t count) {
     run(p[0], p[1], p[2], s[0], s[1], s[2], count);
   });
 }
@@ -194,12 +197,14 @@ void binary_scalar(BinaryOp op, const Tensor& y, const Tensor& a, Scalar b, bool
   alignas(8) char number[8] = {};
   visit_dtype(dtype, [&]<class T>(T) { *reinterpret_cast<T*>(number) = b.to<T>(); });
   const char* scalar = number;
+  const Loop<2> walk({&y, &a});
+  if (lies_across(walk, 1)) return binary_scalar(op, y, laid_along(a), b, scalar_first);
   if (scalar_first)
-    iterate<2>({&y, &a}, loop.grain, [run = loop.run, scalar](const auto& p, const auto& s, int64_t count) {
+    walk.run(loop.grain, [run = loop.run, scalar](const auto& p, const auto& s, int64_t count) {
       run(p[0], scalar, p[1], s[0], 0, s[1], count);
     });
   else
-    iterate<2>({&y, &a}, loop.grain, [run = loop.run, scalar](const auto& p, const auto& s, int64_t count) {
+    walk.run(loop.grain, [run = loop.run, scalar](const auto& p, const auto& s, int64_t count) {
       run(p[0], p[1], scalar, s[0], s[1], 0, count);
     });
 }

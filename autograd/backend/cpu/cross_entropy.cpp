@@ -24,13 +24,13 @@ struct CrossEntropyRows {
   const T* logits;
   const int64_t* targets;
   int64_t target_stride;
-  const T* weight;        // null: 1 everywhere
-  double weight_sum;      // over all classes
+  const T* weight;    // null: 1 everywhere
+  double weight_sum;  // over all classes
   int64_t ignore_index;
   double label_smoothing;
-  T* log_sum_exp;         // written forward, read backward
-  T* losses;              // forward
-  const T* dlosses;       // backward
+  T* log_sum_exp;    // written forward, read backward
+  T* losses;         // forward
+  const T* dlosses;  // backward
   int64_t dloss_stride;
   T* dlogits;
 };
@@ -56,8 +56,8 @@ void losses_of_rows(const CrossEntropyRows<T>& r) {
     }
     const T largest = max_row(x, n);
     const auto shift = hn::Set(d, largest);
-    const double log_sum = std::log(sum_row<T>(
-        n, [=](int64_t i, int64_t k) HWY_ATTR { return exp_of(d, hn::Sub(load(d, x + i, k), shift)); }));
+    const double log_sum = std::log(
+        sum_row<T>(n, [=](int64_t i, int64_t k) HWY_ATTR { return exp_of(d, hn::Sub(load(d, x + i, k), shift)); }));
     r.log_sum_exp[row] = static_cast<T>(static_cast<double>(largest) + log_sum);
     double loss = (static_cast<double>(largest) - static_cast<double>(x[target])) + log_sum;
     if (weight) loss *= static_cast<double>(weight[target]);

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include <regard/autograd/backend/cpu/functions.hpp>
+#include <regard/autograd/backend/cpu/iterate.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 
 namespace regard::cpu {
@@ -29,6 +31,22 @@ BinaryLoop simd_binary(BinaryOp op, DType dtype);
 /// Plain loops for the rest: integers, comparisons, logic, the standard library's functions.
 UnaryLoop plain_unary(UnaryOp op, DType dtype);
 BinaryLoop plain_binary(BinaryOp op, DType dtype);
+
+/// Whether a large operand lies across the output: its elements are dense along another dimension than the innermost
+/// one, so that a row of them touches a cache line each.
+template <size_t N>
+bool lies_across(const Loop<N>& loop, size_t operand) {
+  if (loop.numel() < 4096 || loop.strides(0)[operand] <= 1) return false;
+  for (int d = 1; d < loop.dims(); ++d)
+    if (loop.strides(d)[operand] == 1) return true;
+  return false;
+}
+/// A dense copy, made tile by tile.
+inline Tensor laid_along(const Tensor& x) {
+  Tensor dense = empty_like(x);
+  copy(dense, x);
+  return dense;
+}
 
 template <class To, class From, class F>
 void plain_unary_run(char* y_bytes, const char* a_bytes, int64_t y_stride, int64_t a_stride, int64_t count) {

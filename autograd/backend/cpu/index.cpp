@@ -83,6 +83,31 @@ struct Groups {
   int64_t count() const { return static_cast<int64_t>(begins.size()) - 1; }
 };
 
+/// Adds `count` lines of `width` elements, those at from + order[k] * from_step, to the line at `to`: in order, in
+/// `sums`, rounded once.
+template <class T>
+void add_group(T* to, int64_t to_stride, const T* from, int64_t from_stride, int64_t from_step, const int64_t* order,
+               int64_t count, int64_t width, Sum<T>* sums) {
+  const bool dense = to_stride == 1 && from_stride == 1;
+  if (count == 1) {  // the sum of two has the same bits in T
+    const T* line = from + order[0] * from_step;
+    if (dense)
+      for (int64_t i = 0; i < width; ++i) to[i] += line[i];
+    else
+      for (int64_t i = 0; i < width; ++i) to[i * to_stride] += line[i * from_stride];
+    return;
+  }
+  for (int64_t i = 0; i < width; ++i) sums[i] = static_cast<Sum<T>>(to[i * to_stride]);
+  for (int64_t k = 0; k < count; ++k) {
+    const T* line = from + order[k] * from_step;
+    if (dense)
+      for (int64_t i = 0; i < width; ++i) sums[i] += static_cast<Sum<T>>(line[i]);
+    else
+      for (int64_t i = 0; i < width; ++i) sums[i] += static_cast<Sum<T>>(line[i * from_stride]);
+  }
+  for (int64_t i = 0; i < width; ++i) to[i * to_stride] = static_cast<T>(sums[i]);
+}
+
 }  // namespace
 
 void index_range(const Tensor& index, int64_t* smallest, int64_t* largest) {
@@ -209,28 +234,11 @@ void index_add(const Tensor& y, int64_t dim, const Tensor& index, const Tensor& 
         const int64_t last = groups.begins[static_cast<size_t>(task / blocks + 1)];
         const int64_t place = at[groups.order[static_cast<size_t>(first)] * at_step];
         const int64_t lane = task % blocks * block;
-        lanes.range(
-            lane, std::min(lane + block, lanes.numel()),
-            [&](const auto& pointers, const auto& strides, int64_t lane_count) {
-              T* to = element<T>(pointers[0]) + place * to_step;
-              if (last - first == 1) {  // one sum of two has the same bits in T
-                const T* from = element<const T>(pointers[1]) + groups.order[static_cast<size_t>(first)] * from_step;
-                if (strides[0] == 1 && strides[1] == 1)
-                  for (int64_t i = 0; i < lane_count; ++i) to[i] += from[i];
-                else
-                  for (int64_t i = 0; i < lane_count; ++i) to[i * strides[0]] += from[i * strides[1]];
-                return;
-              }
-              for (int64_t i = 0; i < lane_count; ++i) sums[i] = static_cast<Sum<T>>(to[i * strides[0]]);
-              for (int64_t k = first; k < last; ++k) {
-                const T* from = element<const T>(pointers[1]) + groups.order[static_cast<size_t>(k)] * from_step;
-                if (strides[1] == 1)
-                  for (int64_t i = 0; i < lane_count; ++i) sums[i] += static_cast<Sum<T>>(from[i]);
-                else
-                  for (int64_t i = 0; i < lane_count; ++i) sums[i] += static_cast<Sum<T>>(from[i * strides[1]]);
-              }
-              for (int64_t i = 0; i < lane_count; ++i) to[i * strides[0]] = static_cast<T>(sums[i]);
-            });
+        lanes.range(lane, std::min(lane + block, lanes.numel()),
+                    [&](const auto& pointers, const auto& strides, int64_t lane_count) {
+                      add_group(element<T>(pointers[0]) + place * to_step, strides[0], element<const T>(pointers[1]),
+                                strides[1], from_step, groups.order.data() + first, last - first, lane_count, sums);
+                    });
       }
     });
   });

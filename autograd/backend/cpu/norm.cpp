@@ -65,8 +65,8 @@ void norm_rows(const NormRows<T>& r) {
       mean = sum_row<T>(n, [=](int64_t i, int64_t k) HWY_ATTR { return load(d, a + i, k); }) / count;
       const Shift<T> first(mean);
       // What the rounding of the sum left over.
-      mean += sum_row<T>(n, [=](int64_t i, int64_t k) HWY_ATTR { return subtract(d, load(d, a + i, k), first); }) /
-              count;
+      mean +=
+          sum_row<T>(n, [=](int64_t i, int64_t k) HWY_ATTR { return subtract(d, load(d, a + i, k), first); }) / count;
       r.mean[row] = static_cast<T>(mean);
     }
     const Shift<T> shift(mean);
@@ -159,7 +159,7 @@ HWY_EXPORT(norm_grad_f64);
 namespace {
 
 constexpr int64_t chunk_elements = 8192;
-constexpr int64_t block_rows = 64;       // summed in the tensor's precision; blocks are added in f64
+constexpr int64_t block_rows = 64;  // summed in the tensor's precision; blocks are added in f64
 constexpr int64_t column_block = 512;
 
 void run(const NormRows<float>& r) { HWY_DYNAMIC_DISPATCH(norm_f32)(r); }
@@ -178,8 +178,15 @@ void normalize(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Te
   const int64_t rows = rstd.numel();
   if (rows == 0) return;
   const int64_t width = a.numel() / rows;
-  const NormRows<T> all{rows,           width,           elements<T>(a),    elements<T>(weight), elements<T>(bias),
-                        elements<T>(y), elements<T>(mean), elements<T>(rstd), eps};
+  const NormRows<T> all{rows,
+                        width,
+                        elements<T>(a),
+                        elements<T>(weight),
+                        elements<T>(bias),
+                        elements<T>(y),
+                        elements<T>(mean),
+                        elements<T>(rstd),
+                        eps};
   parallel_for(rows, std::max<int64_t>(1, chunk_elements / std::max<int64_t>(1, width)),
                [&](int64_t begin, int64_t end) {
                  NormRows<T> part = all;
@@ -258,8 +265,7 @@ void layer_norm(const Tensor& y, const Tensor& mean, const Tensor& rstd, const T
 }
 void layer_norm_grad(const Tensor& da, const Tensor& dweight, const Tensor& dbias, const Tensor& dy, const Tensor& a,
                      const Tensor& mean, const Tensor& rstd, const Tensor& weight) {
-  visit_compute(a.dtype(),
-                [&]<class T>(T) { normalize_grad<T>(da, dweight, dbias, dy, a, mean, rstd, weight); });
+  visit_compute(a.dtype(), [&]<class T>(T) { normalize_grad<T>(da, dweight, dbias, dy, a, mean, rstd, weight); });
 }
 void rms_norm(const Tensor& y, const Tensor& rstd, const Tensor& a, const Tensor& weight, double eps) {
   visit_compute(a.dtype(), [&]<class T>(T) { normalize<T>(y, {}, rstd, a, weight, {}, eps); });

@@ -133,15 +133,14 @@ void reduce_columns(const ReductionPlan& plan, const T* a, const Target<Out>& y)
     int64_t input = first_column, output = first_column * kept.output[kept.count - 1];
     kept.locate(at, kept.count - 1, input, output);
     Accumulator local[column_block];
-    Accumulator* totals =
-        row_blocks == 1 ? local : parts.data() + (row_block * outer + at) * columns + first_column;
+    Accumulator* totals = row_blocks == 1 ? local : parts.data() + (row_block * outer + at) * columns + first_column;
     std::fill_n(totals, width, Op::start());
     const int64_t end = std::min(rows, (row_block + 1) * block_rows);
     for (int64_t row = row_block * block_rows; row < end;) {
       const int64_t inner = row % inner_rows;
       const int64_t count = std::min(inner_rows - inner, end - row);
-      const T* first = a + input + reduced.input_offset(row / inner_rows, reduced.count - 1) +
-                       inner * reduced.inner_stride();
+      const T* first =
+          a + input + reduced.input_offset(row / inner_rows, reduced.count - 1) + inner * reduced.inner_stride();
       Op::columns(totals, first, reduced.inner_stride(), count, width);
       row += count;
     }

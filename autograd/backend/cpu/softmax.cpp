@@ -38,9 +38,8 @@ void softmax_rows(int64_t rows, int64_t n, T* y, const T* a, bool empty_rows_zer
       return power;
     });
     const auto factor = hn::Set(d, static_cast<T>(1 / sum));
-    each_vector<T>(n, [=](int64_t i, int64_t count) HWY_ATTR {
-      store(hn::Mul(load(d, y + i, count), factor), d, y + i, count);
-    });
+    each_vector<T>(
+        n, [=](int64_t i, int64_t count) HWY_ATTR { store(hn::Mul(load(d, y + i, count), factor), d, y + i, count); });
   }
 }
 
@@ -49,9 +48,8 @@ template <class T>
 void softmax_grad_rows(int64_t rows, int64_t n, T* da, const T* y, const T* dy) {
   const Tag<T> d;
   for (int64_t row = 0; row < rows; ++row, da += n, y += n, dy += n) {
-    const double sum = sum_row<T>(n, [=](int64_t i, int64_t count) HWY_ATTR {
-      return hn::Mul(load(d, y + i, count), load(d, dy + i, count));
-    });
+    const double sum = sum_row<T>(
+        n, [=](int64_t i, int64_t count) HWY_ATTR { return hn::Mul(load(d, y + i, count), load(d, dy + i, count)); });
     const auto mean = hn::Set(d, static_cast<T>(sum));
     each_vector<T>(n, [=](int64_t i, int64_t count) HWY_ATTR {
       store(hn::Mul(load(d, y + i, count), hn::Sub(load(d, dy + i, count), mean)), d, da + i, count);
@@ -65,9 +63,8 @@ void log_softmax_rows(int64_t rows, int64_t n, T* y, const T* a) {
   const Tag<T> d;
   for (int64_t row = 0; row < rows; ++row, y += n, a += n) {
     const auto shift = hn::Set(d, max_row(a, n));
-    const double sum = sum_row<T>(n, [=](int64_t i, int64_t count) HWY_ATTR {
-      return exp_of(d, hn::Sub(load(d, a + i, count), shift));
-    });
+    const double sum = sum_row<T>(
+        n, [=](int64_t i, int64_t count) HWY_ATTR { return exp_of(d, hn::Sub(load(d, a + i, count), shift)); });
     const auto log_sum = hn::Set(d, static_cast<T>(std::log(sum)));
     each_vector<T>(n, [=](int64_t i, int64_t count) HWY_ATTR {
       store(hn::Sub(hn::Sub(load(d, a + i, count), shift), log_sum), d, y + i, count);
@@ -90,9 +87,7 @@ void log_softmax_grad_rows(int64_t rows, int64_t n, T* da, const T* y, const T* 
 }
 
 void softmax_f32(int64_t rows, int64_t n, float* y, const float* a, bool zero) { softmax_rows(rows, n, y, a, zero); }
-void softmax_f64(int64_t rows, int64_t n, double* y, const double* a, bool zero) {
-  softmax_rows(rows, n, y, a, zero);
-}
+void softmax_f64(int64_t rows, int64_t n, double* y, const double* a, bool zero) { softmax_rows(rows, n, y, a, zero); }
 void softmax_grad_f32(int64_t rows, int64_t n, float* da, const float* y, const float* dy) {
   softmax_grad_rows(rows, n, da, y, dy);
 }

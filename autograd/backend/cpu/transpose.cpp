@@ -1,5 +1,7 @@
 #include <regard/autograd/backend/cpu/transpose.hpp>
 
+#include <cstring>
+
 #include <regard/autograd/backend/cpu/highway_targets.hpp>
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE <regard/autograd/backend/cpu/transpose.cpp>
@@ -44,18 +46,29 @@ HWY_INLINE void block(uint64_t* to, int64_t to_stride, const uint64_t* from, int
     }
 }
 
+// Square tiles of whole cache lines go through a buffer: each line is read once and written once, whatever the strides
+// (rows a power of two apart fall on the same lines of the cache, which would not hold them for a second use).
 template <class Word>
 void transpose_words(Word* to, int64_t to_stride, const Word* from, int64_t from_stride, int64_t rows,
                      int64_t columns) {
-  int64_t i = 0;
-  for (; i + 4 <= rows; i += 4) {
-    int64_t j = 0;
-    for (; j + 4 <= columns; j += 4) block(to + i * to_stride + j, to_stride, from + j * from_stride + i, from_stride);
-    for (; j < columns; ++j)
-      for (int64_t k = i; k < i + 4; ++k) to[k * to_stride + j] = from[j * from_stride + k];
+  constexpr int64_t tile = 64 / sizeof(Word);
+  HWY_ALIGN Word buffer[tile * tile];
+  for (int64_t i = 0; i < rows; i += tile) {
+    for (int64_t j = 0; j < columns; j += tile) {
+      const int64_t height = rows - i < tile ? rows - i : tile, width = columns - j < tile ? columns - j : tile;
+      const Word* source = from + j * from_stride + i;
+      Word* target = to + i * to_stride + j;
+      if (height == tile && width == tile) {
+        for (int64_t k = 0; k < tile; ++k) std::memcpy(buffer + k * tile, source + k * from_stride, 64);
+        for (int64_t k = 0; k < tile; k += 4)
+          for (int64_t l = 0; l < tile; l += 4)
+            block(target + k * to_stride + l, to_stride, buffer + l * tile + k, tile);
+      } else {
+        for (int64_t k = 0; k < height; ++k)
+          for (int64_t l = 0; l < width; ++l) target[k * to_stride + l] = source[l * from_stride + k];
+      }
+    }
   }
-  for (; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) to[i * to_stride + j] = from[j * from_stride + i];
 }
 #endif
 

@@ -124,9 +124,10 @@ UnaryLoop simd_unary(UnaryOp op, DType dtype) {
 void unary(UnaryOp op, const Tensor& y, const Tensor& a) {
   UnaryLoop loop = simd_unary(op, a.impl()->dtype);
   if (!loop.run) loop = plain_unary(op, a.impl()->dtype);
-  iterate<2>({&y, &a}, loop.grain, [run = loop.run](const auto& pointers, const auto& strides, int64_t count) {
-    run(pointers[0], pointers[1], strides[0], strides[1], count);
-  });
+  const Loop<2> walk({&y, &a});
+  if (lies_across(walk, 1)) return unary(op, y, laid_along(a));
+  walk.run(loop.grain,
+           [run = loop.run](const auto& p, const auto& s, int64_t count) { run(p[0], p[1], s[0], s[1], count); });
 }
 
 }  // namespace regard::cpu

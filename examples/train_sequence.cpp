@@ -1,0 +1,110 @@
+// Trains a small transformer on sequences: to copy, reverse, sort or add, or on pairs of the user's own.
+//
+// What happens here: options, data, model, training, test, results. The model is in common/sequence_model.*, the
+// training loop in common/sequence_training.*, what a run shows and draws in common/sequence_report.*.
+#include <cstdio>
+#include <iostream>
+#include <regard/autograd/random.hpp>
+#include <regard/autograd/safetensors.hpp>
+#include <regard/autograd/threads.hpp>
+#include <regard/examples/common/options.hpp>
+#include <regard/examples/common/run_folder.hpp>
+#include <regard/examples/common/sequence_model.hpp>
+#include <regard/examples/common/sequence_options.hpp>
+#include <regard/examples/common/sequence_report.hpp>
+#include <regard/examples/common/sequence_tasks.hpp>
+#include <regard/examples/common/sequence_training.hpp>
+#include <regard/examples/common/version.hpp>
+
+using namespace examples;
+
+namespace {
+
+std::unique_ptr<SequenceTask> make_task(const SequenceOptions& options) {
+  const auto seed = static_cast<uint64_t>(options.seed);
+  if (options.pairs)
+    return make_pairs_task(
+        {.file = *options.pairs, .max_length = options.length, .held_out_share = options.held_out, .seed = seed});
+  return make_generated_task({.task = options.task,
+                              .length = options.length,
+                              .min_length = options.min_length,
+                              .symbols = options.symbols,
+                              .held_out_share = options.held_out,
+                              .seed = seed});
+}
+
+std::string grouped(int64_t number) {  // 103245 -> "103,245"
+  std::string digits = std::to_string(number);
+  for (auto place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3)
+    digits.insert(static_cast<std::size_t>(place), ",");
+  return digits;
+}
+
+std::string in_words(const SequenceOptions& options) {
+  if (options.pairs) return "pairs of " + *options.pairs;
+  if (options.task == "add") return "add, numbers of up to " + std::to_string(options.length) + " digits";
+  std::string length = std::to_string(options.length);
+  if (options.min_length != 0) length = std::to_string(options.min_length) + " to " + length;
+  return options.task + ", " + length + " symbols of " + std::to_string(options.symbols);
+}
+
+int run(int argc, char** argv) {
+  const std::optional<SequenceOptions> given = read_sequence_options(argc, argv);
+  if (!given) return 0;
+  const SequenceOptions& options = *given;
+  regard::set_num_threads(static_cast<int>(options.threads));
+  regard::manual_seed(static_cast<uint64_t>(options.seed));
+
+  const std::unique_ptr<SequenceTask> task = make_task(options);
+  const Vocabulary& vocabulary = task->vocabulary();
+  const std::vector<Example> held_out = task->held_out(options.examples);
+  const std::vector<Example> watched(held_out.begin(), held_out.begin() + std::min<std::ptrdiff_t>(std::ssize(held_out), 128));
+
+  SequenceModel model({.vocabulary = vocabulary.size(),
+                       .longest_input = task->longest_input(),
+                       .longest_output = task->longest_output(),
+                       .width = options.width,
+                       .heads = options.heads,
+                       .layers = options.layers,
+                       .dropout = options.dropout});
+
+  const RunFolder folder = make_run_folder("runs", options.name, options.task);
+  MetricsWriter metrics(folder.file("metrics.jsonl"));
+  nlohmann::ordered_json config = to_json(options);
+  config["parameters"] = model.parameter_count();
+  config["version"] = regard_version;
+  write_json(folder.file("config.json"), config);
+
+  std::cout << "task      " << in_words(options) << "\n"
+            << "model     " << options.layers << " layers, width " << options.width << ", " << options.heads
+            << " heads, " << grouped(model.parameter_count()) << " parameters\n"
+            << "training  " << options.steps << " steps of " << options.batch << " sequences, learning rate "
+            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
+            << "computing " << regard::cpu_report() << "\n"
+            << "results   " << folder.path.string() << "\n";
+  if (folder.moved_earlier) std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
+  std::cout << std::endl;
+
+  const TrainingCourse course = train_sequences(model, *task, options, watched, metrics);
+  draw_loss(folder.file("loss.svg"), in_words(options), course);
+  if (course.diverged) {
+    std::fprintf(stderr, "train_sequence: %s; what there is of it is in %s\n", course.diverged->c_str(),
+                 folder.path.c_str());
+    return 1;
+  }
+  regard::save_safetensors(folder.file("checkpoint.safetensors"), model.state_dict(), {{"config", config.dump()}});
+  draw_attention(folder.file("attention.svg"), model, vocabulary, held_out.front());
+
+  const SequenceTest test = test_sequences(model, held_out);
+  std::cout << "\nheld-out examples, " << test.right << " of " << test.examples.size() << " right:\n";
+  show_examples(std::cout, test, vocabulary);
+  std::cout << "\nresults in " << folder.path.string() << "\n";
+  char last[64];
+  std::snprintf(last, sizeof last, "held-out exact match: %.2f%%", 100 * test.exact_match());
+  std::cout << last << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_main("train_sequence", argc, argv, run); }
