@@ -14,6 +14,8 @@ struct Device {
   friend constexpr bool operator==(const Device&, const Device&) = default;
 };
 
+constexpr Device cpu() { return {}; }
+
 /// `cpu`, `cuda:0`
 std::string to_string(Device device);
 std::ostream& operator<<(std::ostream& out, Device device);

@@ -70,6 +70,11 @@ bool unique(const Tensor& x) {
   return x.impl()->references.load(std::memory_order_acquire) == 1 && x.impl()->storage->unique();
 }
 
+// Whether the elements are dense and all that their storage holds: a part would keep the whole alive.
+bool fills_storage(const Tensor& x) {
+  return x.is_contiguous() && x.impl()->storage->bytes() == x.numel() * element_size(x.dtype());
+}
+
 class Run {
  public:
   Run(const Tensors& outputs, const GradOptions& options, const Tensors* inputs)
@@ -80,9 +85,11 @@ class Run {
     Tensors roots = root_gradients();
     collect();
     mark_targets();
+    check_not_released();
     for (size_t i = 0; i < outputs_.size(); ++i) deliver_root(outputs_[i], roots[i]);
     roots.clear();
     for (uint32_t index : order_) run_node(states_[index]);
+    finish_results();
     warn_of_unlisted();
     return std::move(results_);
   }
@@ -92,6 +99,7 @@ class Run {
   Tensors root_gradients() {
     const char* op = inputs_ ? "grad" : "backward";
     const Tensors& given = options_.grad_outputs;
+    check<ValueError>(!outputs_.empty(), op, "no outputs are given");
     check<ShapeError>(given.empty() || given.size() == outputs_.size(), op, given.size(), " gradients for ",
                       outputs_.size(), " outputs");
     Tensors roots;
@@ -107,7 +115,7 @@ class Run {
         check<DTypeError>(given[i].dtype() == output.dtype(), op, "a gradient of dtype ", given[i].dtype(),
                           " for an output of dtype ", output.dtype());
         check_same_device(op, given[i], output);
-        roots.push_back(given[i]);
+        roots.push_back(options_.create_graph ? given[i] : given[i].detach());
       } else {
         check<ShapeError>(output.numel() == 1, op, "the output of shape ", output.shape(),
                           " is not a single number: reduce it (sum, mean), or pass a gradient of its shape");
@@ -121,10 +129,6 @@ class Run {
     bool fresh = false;
     uint32_t index = nodes_.insert(node.get(), fresh);
     if (fresh) {
-      if (node->released())
-        fail<GraphError>("backward", "part of this graph (at '", node->name(),
-                         "') was already used by an earlier backward and freed: pass retain_graph to the first, or "
-                         "compute the loss again; a state that is carried from step to step needs detach()");
       states_.emplace_back().node = node;
       stack_.push_back(index);
     }
@@ -195,6 +199,22 @@ class Run {
       for (const Edge& edge : state.node->edges()) state.needed = state.needed || edge_needed(edge);
     }
   }
+  // Whether the node's gradient function is called: in grad() not where it leads to nothing that is asked for.
+  bool runs(const NodeState& state) {
+    if (!inputs_) return true;
+    auto edges = state.node->edges();
+    return std::any_of(edges.begin(), edges.end(), [this](const Edge& edge) { return edge_needed(edge); });
+  }
+
+  // Before anything is changed.
+  void check_not_released() {
+    for (const NodeState& state : states_)
+      if (state.node->released() && runs(state))
+        fail<GraphError>(inputs_ ? "grad" : "backward", "part of this graph (at '", state.node->name(),
+                         "') was already used by an earlier backward and freed: pass retain_graph to the first, or "
+                         "compute the loss again; a state that is carried from step to step needs detach()");
+  }
+
   // The same tensor may be asked for twice: later ones copy the first.
   void link(int32_t& target, size_t input) {
     if (target < 0)
@@ -238,13 +258,13 @@ class Run {
     if (--state.waiting == 0 && state.grad.defined()) finish_leaf(state);
   }
 
-  static void apply(const GradHook& hook, Tensor& grad) {
+  void apply(const GradHook& hook, Tensor& grad) {
     Tensor replaced = hook(grad);
     if (!replaced.defined()) return;
     check<ShapeError>(replaced.shape() == grad.shape() && replaced.dtype() == grad.dtype(), "hook",
                       "it returned a gradient of shape ", replaced.shape(), " and dtype ", replaced.dtype(),
                       " in place of ", grad.shape(), ", ", grad.dtype());
-    grad = std::move(replaced);
+    grad = options_.create_graph || !replaced.requires_grad() ? std::move(replaced) : replaced.detach();
   }
 
   void finish_leaf(LeafStateInRun& state) {
@@ -259,13 +279,14 @@ class Run {
       return;
     }
     LeafState& leaf_state = state.leaf->leaf_state();
-    if (leaf_state.grad.defined()) {
+    if (leaf_state.grad.defined() && leaf_state.grad.requires_grad()) {
+      GradMode mode(true);  // an earlier backward recorded it: its graph stays
+      leaf_state.grad = regard::add(leaf_state.grad, grad);
+    } else if (leaf_state.grad.defined()) {
       add(leaf_state.grad, std::move(grad));
-    } else if (options_.create_graph) {
-      leaf_state.grad = std::move(grad);
     } else {
       // The leaf's own elements: what others hold, or what repeats elements, is copied.
-      leaf_state.grad = unique(grad) && grad.is_contiguous() ? std::move(grad) : grad.clone();
+      leaf_state.grad = unique(grad) && fills_storage(grad) ? std::move(grad) : grad.clone();
     }
     auto hooks = leaf_state.accumulate_hooks;
     for (const auto& entry : hooks) entry.second(Tensor(state.leaf));
@@ -292,6 +313,17 @@ class Run {
     for (const auto& [first, copy] : duplicates_)
       if (first == static_cast<size_t>(target)) results_[copy] = grad;
     results_[static_cast<size_t>(target)] = std::move(grad);
+  }
+
+  // Every input has its gradient, and each gradient elements of its own, so that they can be written to.
+  void finish_results() {
+    for (size_t i = 0; i < results_.size(); ++i) {
+      Tensor& result = results_[i];
+      check<GraphError>(result.defined() || options_.allow_unused, "grad", "no gradient came to input ", i,
+                        " of shape ", (*inputs_)[i].shape(),
+                        ": an op on the way gave none; pass allow_unused to take that as an undefined gradient");
+      if (result.defined() && !result.node() && !unique(result)) result = result.clone();
+    }
   }
 
   void run_node(NodeState& state) {
@@ -328,7 +360,7 @@ class Run {
       else if (edge.node && grad.defined())
         deliver_to_node(edge.node.get(), edge.output_index, std::move(grad));
     }
-    if (!keep_) node.release_saved();
+    if (!keep_ && runs(state)) node.release_saved();
   }
 
   // Brings a gradient from the broadcast shape to the input's, and checks it.

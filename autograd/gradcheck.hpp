@@ -114,12 +114,13 @@ Function wrap(F& f) {
 /// the default generator. f is called at least twice on the same values: where its outputs differ, a ValueError says
 /// that it is not deterministic (seed inside f; eval() a layer that drops).
 ///
-/// Cost: two calls of f for each element of the inputs and one backward pass for each element of the outputs. With
-/// `.fast = true` it is two calls of f for each input and one backward pass, times `projections`: derivatives along a
-/// random direction v, weighted by random u, are compared. The weights lie in [0.5, 1.5] with random signs, and the
-/// error may be atol + rtol times the root mean square of the gradient's elements: a single derivative that is wrong by
-/// more than 4 times that is always found. Several wrong ones can cancel each other: errors of size e stay hidden
-/// with a probability of about (error allowed / e) to the power of `projections`. The full mode names the element.
+/// Cost: two calls of f for each element of the inputs, one backward pass for each element of the outputs, and one for
+/// each input alone. With `.fast = true` it is two calls of f for each input and one backward pass, times
+/// `projections`: derivatives along a random direction v, weighted by random u, are compared. The weights lie in
+/// [0.5, 1.5] with random signs, and the error may be atol + rtol times the root mean square of the gradient's
+/// elements: a single derivative that is wrong by more than 4 times that is always found. Several wrong ones can cancel
+/// each other: errors of size e stay hidden with a probability of about (error allowed / e) to the power of
+/// `projections`. The full mode names the element.
 template <gradcheck_detail::PlainFunction F>
 GradcheckReport gradcheck(F&& f, const Tensors& inputs, const GradcheckOptions& options = {}) {
   return gradcheck_detail::first_order(gradcheck_detail::wrap(f), inputs, {}, options);

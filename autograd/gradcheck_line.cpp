@@ -51,7 +51,8 @@ namespace {
 // Infinities that stay where they are do not change.
 double difference(double a, double b) { return a == b ? 0 : a - b; }
 
-// Moves elements, and puts them back also when the function throws.
+// Moves elements, and puts them back also when the function throws. The storage's version stays as it was: graphs that
+// were recorded before hold good, for the values come back.
 class Moved {
  public:
   Moved(const std::vector<double*>& elements, const std::vector<double>& direction, double t) : elements_(elements) {

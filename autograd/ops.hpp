@@ -107,7 +107,7 @@ Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
 /// x with `value` where mask (boolean, or integer: non-zero) holds; the mask broadcasts to x.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
 
-// ---- Reductions (ops/reduce.cpp): over all elements, or over `dims`; keepdim leaves them at size 1
+// ---- Reductions (ops/reduce.cpp, ops/extreme.cpp): over all elements, or over `dims`; keepdim leaves them at size 1
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, Dims dims, bool keepdim = false);
 Tensor mean(const Tensor& x);
@@ -118,6 +118,9 @@ Tensor max(const Tensor& x);  ///< of all; the gradient goes to the first maximu
 Tensor min(const Tensor& x);
 std::pair<Tensor, Tensor> max(const Tensor& x, int64_t dim, bool keepdim = false);  ///< values, indices
 std::pair<Tensor, Tensor> min(const Tensor& x, int64_t dim, bool keepdim = false);
+/// Of several dimensions at once; equal extremes share the gradient evenly.
+Tensor amax(const Tensor& x, Dims dims, bool keepdim = false);
+Tensor amin(const Tensor& x, Dims dims, bool keepdim = false);
 Tensor argmax(const Tensor& x);  ///< index in row-major order; the first of equals
 Tensor argmax(const Tensor& x, int64_t dim, bool keepdim = false);
 Tensor argmin(const Tensor& x);
@@ -164,7 +167,7 @@ Tensor to(const Tensor& x, DType dtype);
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
-/// Zeros of `shape` with `source` added along dim at the (1-D) index: the gradient of index_select.
+/// x with `source` added along dim at the (1-D) index, duplicates too.
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 /// Rows of weight [count, width] by ids of any shape: [..., width]. padding_idx >= 0: that row gets no gradient.
 Tensor embedding(const Tensor& ids, const Tensor& weight, int64_t padding_idx = -1);
@@ -190,7 +193,7 @@ Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& we
 // ---- Dropout (ops/dropout.cpp): drops whenever p > 0; layers know train and eval. p = 0 returns x and draws nothing.
 Tensor dropout(const Tensor& x, double p, Generator& generator = default_generator());
 
-// ---- Losses (ops/loss.cpp). Shapes must be equal: losses never broadcast.
+// ---- Losses (ops/loss.cpp, ops/cross_entropy.cpp). Shapes must be equal: losses never broadcast.
 enum class Reduction : uint8_t { none, mean, sum };
 struct CrossEntropyOptions {
   Tensor weight = {};           ///< [C], one a class

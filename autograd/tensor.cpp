@@ -69,8 +69,10 @@ Scalar Tensor::item_scalar() const {
                     " elements; item() wants exactly one: index or reduce it first");
   return visit_dtype(dtype(), [&]<class T>(T) -> Scalar {
     T value = *static_cast<const T*>(raw_data());
-    if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) return static_cast<float>(value);
-    else return value;
+    if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
+      return static_cast<float>(value);
+    else
+      return value;
   });
 }
 
@@ -182,8 +184,7 @@ void check_writable(const char* op, const Tensor& x) {
                      "' and is part of a graph: writing in place would falsify its gradient; use the op that "
                      "returns a new tensor, or detach()");
   if (impl.requires_grad && grad_enabled())
-    fail<GraphError>(op, "the tensor of shape ", impl.shape,
-                     " requires a gradient: write to it inside a NoGrad scope");
+    fail<GraphError>(op, "the tensor of shape ", impl.shape, " requires a gradient: write to it inside a NoGrad scope");
   // Elements alias where a stride is 0, or where strides are too small to reach past what lies inside.
   std::array<std::pair<int64_t, int64_t>, Shape::max_dims> dims;  // (stride, size), by rising stride
   size_t count = 0;
@@ -204,14 +205,22 @@ void check_writable(const char* op, const Tensor& x) {
 
 namespace {
 
+// Writing in place records nothing: a source that needs a gradient would lose it without a word.
+void check_keeps_graph(const char* op, const Tensor& source) {
+  check<GraphError>(!source.requires_grad() || !grad_enabled(), op, "the tensor of shape ", source.shape(),
+                    " that is read requires a gradient, which writing in place would lose: use the op that returns a "
+                    "new tensor, or detach() it");
+}
+
 // `other` brought to x's shape and dtype for an in-place op, without a graph.
 Tensor operand(const char* op, const Tensor& x, const Tensor& other) {
   check_defined(op, "other", other);
   check_same_device(op, x, other);
+  check_keeps_graph(op, other);
   check<ShapeError>(broadcastable_to(other.shape(), x.shape()), op, "a tensor of shape ", other.shape(),
                     " does not broadcast to ", x.shape(), ", which is written in place");
-  check<DTypeError>(other.dtype() == x.dtype() || !is_floating(other.dtype()), op, "a tensor of dtype ",
-                    other.dtype(), " beside one of ", x.dtype(), ", which is written in place: convert it with to()");
+  check<DTypeError>(other.dtype() == x.dtype() || !is_floating(other.dtype()), op, "a tensor of dtype ", other.dtype(),
+                    " beside one of ", x.dtype(), ", which is written in place: convert it with to()");
   check<DTypeError>(other.dtype() == x.dtype() || is_floating(x.dtype()) || other.dtype() == DType::boolean, op,
                     "a tensor of dtype ", other.dtype(), " beside one of ", x.dtype(),
                     ", which is written in place: convert it with to()");
@@ -231,7 +240,6 @@ void check_arithmetic(const char* op, const Tensor& x) {
 void in_place(const char* name, BinaryOp op, const Tensor& x, const Tensor& other) {
   check_writable(name, x);
   check_arithmetic(name, x);
-  NoGrad no_grad;
   Tensor source = operand(name, x, other);
   kernels(x).binary(op, x, x, source);
   x.impl()->storage->bump_version();
@@ -260,7 +268,6 @@ const Tensor& Tensor::add_(const Tensor& other, double alpha) const {
   }
   check_writable("add_", *this);
   check_floating("add_", "self", *this);
-  NoGrad no_grad;
   kernels(*this).axpy(*this, operand("add_", *this, other), alpha);
   impl_->storage->bump_version();
   return *this;
@@ -282,6 +289,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
   check_writable("copy_", *this);
   check_defined("copy_", "source", source);
   check_same_device("copy_", *this, source);
+  check_keeps_graph("copy_", source);
   check<ShapeError>(broadcastable_to(source.shape(), shape()), "copy_", "a source of shape ", source.shape(),
                     " does not broadcast to ", shape());
   NoGrad no_grad;

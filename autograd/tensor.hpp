@@ -212,6 +212,8 @@ class Tensor {
   std::pair<Tensor, Tensor> max(int64_t dim, bool keepdim = false) const;
   Tensor min() const;
   std::pair<Tensor, Tensor> min(int64_t dim, bool keepdim = false) const;
+  Tensor amax(Dims dims, bool keepdim = false) const;
+  Tensor amin(Dims dims, bool keepdim = false) const;
   Tensor argmax() const;
   Tensor argmax(int64_t dim, bool keepdim = false) const;
   Tensor argmin() const;

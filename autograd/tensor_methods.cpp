@@ -23,8 +23,10 @@ Tensor Tensor::index(std::initializer_list<Index> indices) const {
   Tensor result = *this;
   int64_t at = 0;
   for (const Index& index : indices) {
-    if (index.is_range) result = regard::slice(result, at++, index.range.start, index.range.stop, index.range.step);
-    else result = regard::select(result, at, index.position);
+    if (index.is_range)
+      result = regard::slice(result, at++, index.range.start, index.range.stop, index.range.step);
+    else
+      result = regard::select(result, at, index.position);
   }
   return result;
 }
@@ -87,6 +89,8 @@ Tensor Tensor::max() const { return regard::max(*this); }
 std::pair<Tensor, Tensor> Tensor::max(int64_t dim, bool keepdim) const { return regard::max(*this, dim, keepdim); }
 Tensor Tensor::min() const { return regard::min(*this); }
 std::pair<Tensor, Tensor> Tensor::min(int64_t dim, bool keepdim) const { return regard::min(*this, dim, keepdim); }
+Tensor Tensor::amax(Dims dims, bool keepdim) const { return regard::amax(*this, dims, keepdim); }
+Tensor Tensor::amin(Dims dims, bool keepdim) const { return regard::amin(*this, dims, keepdim); }
 Tensor Tensor::argmax() const { return regard::argmax(*this); }
 Tensor Tensor::argmax(int64_t dim, bool keepdim) const { return regard::argmax(*this, dim, keepdim); }
 Tensor Tensor::argmin() const { return regard::argmin(*this); }

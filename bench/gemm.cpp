@@ -12,7 +12,7 @@
 
 namespace {
 
-using regard::cpu::Matrix;
+using regard::cpu_backend::Matrix;
 
 // A is [m, k], B [k, n] and C [m, n], by rows; "transposed" means stored the other way round, as a weight [out, in]
 // is in x W^T and x is in the weight's gradient.
@@ -47,7 +47,7 @@ void regard_gemm(benchmark::State& state, int64_t m, int64_t n, int64_t k, Layou
   regard::set_num_threads(threads);
   Operands<T> x(m, n, k, layout);
   for (auto _ : state) {
-    regard::cpu::gemm<T>(m, n, k, 1, x.a, x.b, 0, x.c);
+    regard::cpu_backend::gemm<T>(m, n, k, 1, x.a, x.b, 0, x.c);
     benchmark::ClobberMemory();
   }
   count(state, m * n * k);
@@ -87,8 +87,8 @@ void batched(benchmark::State& state, int64_t batch, int64_t length, int64_t hea
     c_offsets.push_back(i * length * length);
   }
   for (auto _ : state) {
-    regard::cpu::gemm_batched<float>(batch, a_offsets.data(), a_offsets.data(), c_offsets.data(), length, length, head,
-                                     1, x.a, x.b, 0, {c.data(), length, 1});
+    regard::cpu_backend::gemm_batched<float>(batch, a_offsets.data(), a_offsets.data(), c_offsets.data(), length,
+                                             length, head, 1, x.a, x.b, 0, {c.data(), length, 1});
     benchmark::ClobberMemory();
   }
   count(state, batch * length * length * head);

@@ -45,7 +45,7 @@ std::string in_words(const SequenceOptions& options) {
   if (options.task == "add") return "add, numbers of up to " + std::to_string(options.length) + " digits";
   std::string length = std::to_string(options.length);
   if (options.min_length != 0) length = std::to_string(options.min_length) + " to " + length;
-  return options.task + ", " + length + " symbols of " + std::to_string(options.symbols);
+  return options.task + ", length " + length + ", " + std::to_string(options.symbols) + " different symbols";
 }
 
 int run(int argc, char** argv) {
@@ -58,7 +58,8 @@ int run(int argc, char** argv) {
   const std::unique_ptr<SequenceTask> task = make_task(options);
   const Vocabulary& vocabulary = task->vocabulary();
   const std::vector<Example> held_out = task->held_out(options.examples);
-  const std::vector<Example> watched(held_out.begin(), held_out.begin() + std::min<std::ptrdiff_t>(std::ssize(held_out), 128));
+  const std::vector<Example> watched(held_out.begin(),
+                                     held_out.begin() + std::min<std::ptrdiff_t>(std::ssize(held_out), 128));
 
   SequenceModel model({.vocabulary = vocabulary.size(),
                        .longest_input = task->longest_input(),
@@ -82,7 +83,8 @@ int run(int argc, char** argv) {
             << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
             << "computing " << regard::cpu_report() << "\n"
             << "results   " << folder.path.string() << "\n";
-  if (folder.moved_earlier) std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
+  if (folder.moved_earlier)
+    std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
   std::cout << std::endl;
 
   const TrainingCourse course = train_sequences(model, *task, options, watched, metrics);

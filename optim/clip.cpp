@@ -15,10 +15,19 @@ namespace {
 std::vector<std::pair<Tensor, size_t>> gradients(const char* op, const Tensors& parameters) {
   std::vector<std::pair<Tensor, size_t>> list;
   std::set<const TensorImpl*> seen;
+  std::set<const Storage*> grads;
   for (size_t i = 0; i < parameters.size(); ++i) {
     check_defined(op, "parameters", parameters[i]);
     Tensor grad = parameters[i].grad();
-    if (grad.defined() && seen.insert(parameters[i].impl()).second) list.emplace_back(grad.detach(), i);
+    if (!grad.defined() || !seen.insert(parameters[i].impl()).second) continue;
+    // A gradient that was set may repeat elements, or be that of another parameter too: each is scaled once.
+    bool shared = !grads.insert(grad.impl()->storage.get()).second;
+    if (shared || !grad.is_contiguous()) {
+      NoGrad no_grad;
+      grad = grad.detach().clone();
+      parameters[i].set_grad(grad);
+    }
+    list.emplace_back(grad.detach(), i);
   }
   return list;
 }

@@ -117,10 +117,15 @@ void Optimizer::load_state_dict(const StateDict& state) {
     std::string prefix = "group." + std::to_string(g) + ".";
     group.lr = take_number(prefix + "lr").item<double>();
     group.initial_lr = take_number(prefix + "initial_lr").item<double>();
+    check<ValueError>(
+        std::isfinite(group.lr) && group.lr >= 0 && std::isfinite(group.initial_lr) && group.initial_lr >= 0,
+        op.c_str(), "the learning rates of group ", g, ", ", group.lr, " and ", group.initial_lr,
+        ", must be finite and not negative");
     for (size_t i = 0; i < group.states.size(); ++i) {
       std::string name = std::to_string(number++) + ".";
       State one;
       one.step = take_number(name + "step").item<int64_t>();
+      check<ValueError>(one.step >= 0, op.c_str(), "'", name, "step' is ", one.step, ": it must not be negative");
       one.slots.resize(slot_names_.size());
       for (size_t s = 0; s < slot_names_.size(); ++s) {
         if (!state.contains(name + slot_names_[s])) continue;  // not every parameter has taken a step
@@ -134,6 +139,8 @@ void Optimizer::load_state_dict(const StateDict& state) {
       auto given = std::count_if(one.slots.begin(), one.slots.end(), [](const Tensor& t) { return t.defined(); });
       check<ValueError>(given == 0 || given == static_cast<std::ptrdiff_t>(one.slots.size()), op.c_str(), "only ",
                         given, " of the ", one.slots.size(), " state tensors of parameter ", i, " are there");
+      check<ValueError>(one.step == 0 || given > 0 || !has_state(g), op.c_str(), "'", name, slot_names_[0],
+                        "' is missing after ", one.step, " steps: the state is of another optimizer");
       if (one.step == 0) one.slots.clear();
       group.states[i] = std::move(one);
     }

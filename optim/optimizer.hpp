@@ -63,6 +63,11 @@ class Optimizer {
   void add_group(const Tensors& parameters, double lr);
   /// Updates one parameter, dense like its gradient; recording is off. state.step was counted up already.
   virtual void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) = 0;
+  /// Whether a parameter of this group keeps state tensors once it took a step.
+  virtual bool has_state(size_t group) const {
+    (void)group;
+    return true;
+  }
   const char* name() const { return name_; }
 
  private:

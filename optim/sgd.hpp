@@ -22,6 +22,7 @@ class SGD : public Optimizer {
 
  protected:
   void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) override;
+  bool has_state(size_t group) const override { return options_[group].momentum != 0; }
 
  private:
   std::vector<SGDOptions> options_;

@@ -17,11 +17,11 @@
 #include <thread>
 #include <vector>
 
-using regard::cpu::gemm;
-using regard::cpu::gemm_batched;
-using regard::cpu::Matrix;
-using regard::cpu::parallel_for;
-using regard::cpu::parallel_regions_started;
+using regard::cpu_backend::gemm;
+using regard::cpu_backend::gemm_batched;
+using regard::cpu_backend::Matrix;
+using regard::cpu_backend::parallel_for;
+using regard::cpu_backend::parallel_regions_started;
 
 namespace {
 
@@ -394,12 +394,12 @@ TEST_CASE("GEMM from several user threads at once", "[gemm][threads]") {
 TEST_CASE("BLIS architecture detection: the report names kernels and threads, and warns on generic ones",
           "[gemm][threads]") {
   const ThreadCount scope(2);
-  const auto& blis = regard::cpu::blis_kernels();
+  const auto& blis = regard::cpu_backend::blis_kernels();
   const std::string report = regard::cpu_report();
   CHECK_THAT(report, Catch::StartsWith("BLIS " + blis.version + ", kernels " + blis.family));
   CHECK_THAT(report, Catch::Contains("2 threads"));
-  CHECK(regard::cpu::blis_architecture_number(blis.family) >= 0);
-  CHECK(regard::cpu::blis_architecture_number("no such family") == -1);
+  CHECK(regard::cpu_backend::blis_architecture_number(blis.family) >= 0);
+  CHECK(regard::cpu_backend::blis_architecture_number("no such family") == -1);
   if (blis.family == "generic") {
     CHECK_THAT(report, Catch::Contains("warning") && Catch::Contains("BLIS_ARCH_TYPE"));
   } else {
@@ -410,8 +410,8 @@ TEST_CASE("BLIS architecture detection: the report names kernels and threads, an
 
 #if defined(__linux__)
 TEST_CASE("BLIS architecture detection: products are right on the generic kernels too", "[gemm][threads]") {
-  if (regard::cpu::blis_kernels().generic) return;  // the child below; the tests above ran on them
-  const auto number = std::to_string(regard::cpu::blis_architecture_number("generic"));
+  if (regard::cpu_backend::blis_kernels().generic) return;  // the child below; the tests above ran on them
+  const auto number = std::to_string(regard::cpu_backend::blis_architecture_number("generic"));
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {

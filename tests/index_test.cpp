@@ -18,7 +18,7 @@ Tensor numbers(const Numbers& values, const Shape& shape) { return from_vector<d
 Tensor indices(const std::vector<int64_t>& values, const Shape& shape) { return from_vector<int64_t>(values, shape); }
 
 Numbers gradient(const Tensor& y, const Tensor& x, const Tensor& weights) {
-  return grad(y, {x}, {.grad_outputs = {weights}})[0].to_vector<double>();
+  return grad(y, {x}, {.grad_outputs = {weights}, .retain_graph = true})[0].to_vector<double>();
 }
 
 }  // namespace

@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-using regard::cpu::in_parallel_region;
-using regard::cpu::parallel_for;
-using regard::cpu::parallel_regions_started;
+using regard::cpu_backend::in_parallel_region;
+using regard::cpu_backend::parallel_for;
+using regard::cpu_backend::parallel_regions_started;
 
 namespace {
 

@@ -1,5 +1,5 @@
 // MultiHeadAttention against PyTorch's, with each kind of mask: output, weights and every gradient.
-#include "reference/reference_layers.hpp"
+#include <regard/tests/reference/reference_layers.hpp>
 
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using reference::Json;

@@ -1,5 +1,5 @@
 // Ten training steps of a small causal language model against PyTorch's, from the same weights on the same batches.
-#include "reference/reference_layers.hpp"
+#include <regard/tests/reference/reference_layers.hpp>
 
 #include <regard/layers/embedding.hpp>
 #include <regard/layers/positions.hpp>

@@ -1,5 +1,5 @@
 // Every op against PyTorch: values and gradients, in double and single precision, dense and strided.
-#include "reference/op_table.hpp"
+#include <regard/tests/reference/op_table.hpp>
 
 #include <set>
 

@@ -1,5 +1,5 @@
 // Optimizers against PyTorch's over twenty steps, and schedules against their closed forms and PyTorch's.
-#include "reference/reference.hpp"
+#include <regard/tests/reference/reference.hpp>
 
 #include <memory>
 

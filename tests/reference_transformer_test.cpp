@@ -1,5 +1,5 @@
 // TransformerEncoderLayer and TransformerDecoderLayer against PyTorch's: output and every gradient.
-#include "reference/reference_layers.hpp"
+#include <regard/tests/reference/reference_layers.hpp>
 
 #include <regard/layers/transformer.hpp>
 

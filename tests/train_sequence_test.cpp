@@ -79,12 +79,13 @@ TEST_CASE("train_sequence --help explains every option") {
   CHECK(ran.status == 0);
   CHECK(ran.err.empty());
   CHECK_FALSE(fs::exists(workplace.path / "runs"));
-  for (const char* option :
-       {"task", "pairs", "length", "min-length", "symbols", "held-out", "examples", "width", "heads", "layers",
-        "dropout", "steps", "batch", "lr", "warmup", "weight-decay", "seed", "threads", "name", "help"}) {
+  for (const char* option : {"task",   "pairs",        "length", "min-length", "symbols", "held-out", "examples",
+                             "width",  "heads",        "layers", "dropout",    "steps",   "batch",    "lr",
+                             "warmup", "weight-decay", "seed",   "threads",    "name",    "help"}) {
     INFO(option);
     // Its name, a placeholder perhaps, and behind at least two spaces or on the next line at least ten letters.
-    CHECK(std::regex_search(ran.out, std::regex("\n  --" + std::string(option) + "( [^ \n]+)?(  +|\n +)[^\n ][^\n]{9}")));
+    CHECK(
+        std::regex_search(ran.out, std::regex("\n  --" + std::string(option) + "( [^ \n]+)?(  +|\n +)[^\n ][^\n]{9}")));
   }
   for (const std::string& line : lines_of(ran.out)) CHECK(line.size() <= 80);
 }
@@ -223,7 +224,8 @@ TEST_CASE("train_sequence learns pairs of any text") {
   {
     std::ofstream pairs(workplace.path / "pairs.txt");
     for (const char* word : {"één", "twee", "drie", "vier", "vijf", "zes", "zeven", "acht"})
-      pairs << word << "\t" << "nr. " << word << "\r\n";
+      pairs << word << "\t"
+            << "nr. " << word << "\r\n";
   }
   const Ran ran = workplace.run("--pairs pairs.txt --width 8 --heads 1 --layers 1 --steps 3 --batch 4 --held-out 0.25");
   INFO(ran.err);
@@ -305,7 +307,8 @@ TEST_CASE("a training step of the sequence model changes every parameter") {
 
 TEST_CASE("the sequence model learns, and answers with its own words only") {
   regard::manual_seed(4);
-  const auto task = examples::make_generated_task({.task = "reverse", .length = 3, .min_length = 1, .symbols = 5, .seed = 4});
+  const auto task =
+      examples::make_generated_task({.task = "reverse", .length = 3, .min_length = 1, .symbols = 5, .seed = 4});
   examples::SequenceModel model({.vocabulary = task->vocabulary().size(),
                                  .longest_input = task->longest_input(),
                                  .longest_output = task->longest_output(),

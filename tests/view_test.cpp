@@ -19,7 +19,7 @@ Tensor counting(const Shape& shape) { return arange(shape.numel(), DType::f64).v
 /// The gradient of the only leaf `x` where y's gradient is 1, 2, 3, ...
 Numbers gradient(const Tensor& y, const Tensor& x) {
   Tensor weights = arange(1, y.numel() + 1, 1, DType::f64).view(y.shape());
-  return grad(y, {x}, {.grad_outputs = {weights}})[0].to_vector<double>();
+  return grad(y, {x}, {.grad_outputs = {weights}, .retain_graph = true})[0].to_vector<double>();
 }
 
 }  // namespace

@@ -67,7 +67,8 @@ enum class BinaryOp : uint8_t {
   silu_grad_x
 };
 
-/// boolean y for any, all; sum of i64 and boolean inputs gives i64; the others keep the dtype.
+/// boolean y for any, all; sum of i64 and boolean inputs gives i64; the others keep the dtype;
+/// sum_of_squares of f32 may be asked for in f64.
 enum class ReduceOp : uint8_t { sum, mean, max, min, any, all, sum_of_squares };
 
 /// Offsets of a batch of matrices (elements), see Kernels::gemm.

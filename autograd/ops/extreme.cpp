@@ -59,8 +59,27 @@ std::pair<Tensor, Tensor> extreme_along(const char* name, bool maximum, const Te
   return {values, no_derivative(reduction::with_shape(found.indices, found.result))};
 }
 
+// Over several dimensions at once: equal extremes share the gradient evenly.
+Tensor extreme_over(const char* name, bool maximum, const Tensor& x, const Dims& dims, bool keepdim) {
+  reduction::check_countable(name, x);
+  const reduction::Shapes shapes = reduction::shapes(name, x, dims.list(), keepdim);
+  check<ValueError>(shapes.count > 0, name, "the dimensions to reduce of ", x.shape(),
+                    " are empty: they have no largest or smallest element");
+  const Tensor y = empty(shapes.kept, {x.dtype(), x.device()});
+  kernels(x).reduce(maximum ? ReduceOp::max : ReduceOp::min, y, x);
+  Tensor result = reduction::with_shape(y, shapes.result);
+  return record(name, result, inputs(x), saved(x, result), [kept = shapes.kept](const Saved& s, const Tensor& g) {
+    const Tensor x = s[0];
+    const Tensor hit = x.detach() == reshape(s[1].detach(), kept);
+    const Tensor share = to(hit, g.dtype());
+    return Grads{reshape(g, kept) * (share / sum_to(share, kept))};
+  });
+}
+
 }  // namespace
 
+Tensor amax(const Tensor& x, Dims dims, bool keepdim) { return extreme_over("amax", true, x, dims, keepdim); }
+Tensor amin(const Tensor& x, Dims dims, bool keepdim) { return extreme_over("amin", false, x, dims, keepdim); }
 Tensor max(const Tensor& x) { return extreme_of_all("max", true, x); }
 Tensor min(const Tensor& x) { return extreme_of_all("min", false, x); }
 std::pair<Tensor, Tensor> max(const Tensor& x, int64_t dim, bool keepdim) {

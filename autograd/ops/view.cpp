@@ -4,10 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
-
-#include <regard/autograd/backend/kernels.hpp>
 
 namespace regard {
 

@@ -1,18 +1,13 @@
 #include <algorithm>
-#include <cstdlib>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/sequence_model.hpp>
-#include <regard/layers/init.hpp>
 #include <stdexcept>
 
 namespace examples {
 
 using regard::Tensor;
 using regard::Tensors;
-namespace {
-double env(const char* n, double d) { const char* v = getenv(n); return v ? atof(v) : d; }
-}
 
 SequenceModel::SequenceModel(const SequenceModelOptions& options)
     : longest_input(options.longest_input),
@@ -22,12 +17,9 @@ SequenceModel::SequenceModel(const SequenceModelOptions& options)
       from_start(longest_input + 1 + longest_output, options.width),
       norm(options.width),
       head(options.width, options.vocabulary) {
-  regard::layers::init::normal_(tokens.weight, 0, env("TOK", 1));
-  regard::layers::init::normal_(from_front.weight, 0, env("POS", 1));
-  regard::layers::init::normal_(from_start.weight, 0, env("POS", 1));
   for (int64_t i = 0; i < options.layers; ++i)
     blocks.emplace_back(options.width, options.heads,
-                        regard::layers::TransformerLayerOptions{.hidden = (int64_t)env("HID", 4) * options.width, .dropout = options.dropout, .bias = env("BIAS", 1) != 0});
+                        regard::layers::TransformerLayerOptions{.dropout = options.dropout});
 }
 
 SequenceRows SequenceModel::rows(const std::vector<int64_t>& token_rows, int64_t count) const {

@@ -13,11 +13,9 @@ struct Defaults {
   double lr, held_out;
 };
 constexpr Defaults all_defaults[] = {
-    {"copy", 12, 64, 4, 2, 800, 64, 3e-3, 0.0625},
-    {"reverse", 12, 64, 4, 2, 800, 64, 3e-3, 0.0625},
-    {"sort", 12, 64, 4, 2, 800, 64, 3e-3, 0.0625},
-    {"add", 2, 64, 4, 2, 3000, 64, 3e-3, 0.0625},
-    {"pairs", 64, 64, 4, 2, 3000, 64, 3e-3, 0.1},
+    {"copy", 12, 64, 4, 2, 600, 64, 3e-3, 0.0625},  {"reverse", 12, 64, 4, 2, 600, 64, 3e-3, 0.0625},
+    {"sort", 12, 64, 4, 2, 1500, 64, 3e-3, 0.0625}, {"add", 2, 64, 4, 2, 2500, 64, 3e-3, 0.0625},
+    {"pairs", 64, 64, 4, 2, 1500, 64, 3e-3, 0.1},
 };
 
 const Defaults& defaults_of(const std::string& task) {
@@ -89,7 +87,7 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
   line.integer("examples", options.examples, "held-out inputs that are answered in the test, at most",
                {.at_least = 1, .at_most = 1000000});
 
-  line.section("The model, a causal transformer that reads the input and continues with the answer");
+  line.section("The model, a causal transformer");
   line.integer("width", width, "numbers that stand for one symbol inside the model", in_words(&Defaults::width),
                {.at_least = 1, .at_most = 8192});
   line.integer("heads", heads, "attention heads of a layer; must divide the width", in_words(&Defaults::heads),

@@ -11,10 +11,10 @@ namespace examples {
 struct SequenceOptions {
   std::string task = "reverse";      // copy, reverse, sort, add; "pairs" for the user's own
   std::optional<std::string> pairs;  // the file, for "pairs"
-  int64_t length = 0;      // symbols in a sequence; for "add" digits of a number; for "pairs" the longest side allowed
-  int64_t min_length = 0;  // copy, reverse and sort: lengths are drawn from here to `length`; 0: all have `length`
-  int64_t symbols = 10;    // copy, reverse and sort: how many different ones
-  double held_out = 0;     // the share of all inputs that is never trained on
+  int64_t length = 0;       // symbols in a sequence; for "add" digits of a number; for "pairs" the longest side allowed
+  int64_t min_length = 0;   // copy, reverse and sort: lengths are drawn from here to `length`; 0: all have `length`
+  int64_t symbols = 10;     // copy, reverse and sort: how many different ones
+  double held_out = 0;      // the share of all inputs that is never trained on
   int64_t examples = 1000;  // held-out examples that the model answers in the end
 
   int64_t width = 0, heads = 0, layers = 0;

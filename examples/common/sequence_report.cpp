@@ -12,7 +12,8 @@ SequenceTest test_sequences(const SequenceModel& model, std::vector<Example> hel
   SequenceTest test;
   test.answers = answer(model, held_out);
   test.examples = std::move(held_out);
-  for (std::size_t i = 0; i < test.examples.size(); ++i) test.right += test.answers[i] == test.examples[i].output_tokens;
+  for (std::size_t i = 0; i < test.examples.size(); ++i)
+    test.right += test.answers[i] == test.examples[i].output_tokens;
   return test;
 }
 
@@ -66,7 +67,7 @@ void draw_attention(const std::filesystem::path& path, const SequenceModel& mode
   picture.title = "What each symbol of the answer attends to: " + example.input + " -> " + vocabulary.decode(said);
   picture.row_axis = "what it says";
   picture.column_axis = "what it reads";
-  picture.value_label = "attention weight";
+  picture.value_label = "weight";
   picture.low = 0;
   picture.high = 1;
   std::vector<std::string> read, say;

@@ -55,8 +55,8 @@ SequenceScore score(const SequenceModel& model, const std::vector<Example>& exam
   int64_t right = 0, tokens = 0;
   for (std::size_t begin = 0; begin < examples.size(); begin += static_cast<std::size_t>(batch)) {
     const std::size_t end = std::min(begin + static_cast<std::size_t>(batch), examples.size());
-    const SequenceBatch part = join_batch({examples.begin() + static_cast<std::ptrdiff_t>(begin),
-                                           examples.begin() + static_cast<std::ptrdiff_t>(end)});
+    const SequenceBatch part = join_batch(
+        {examples.begin() + static_cast<std::ptrdiff_t>(begin), examples.begin() + static_cast<std::ptrdiff_t>(end)});
     const Answered answered = read(model, part);
     loss += cross_entropy(answered.logits, answered.targets, {.reduction = regard::Reduction::sum}).item<double>();
     right += count_right(answered);
@@ -69,8 +69,7 @@ TrainingCourse train_sequences(SequenceModel& model, const SequenceTask& task, c
                                const std::vector<Example>& held_out, MetricsWriter& metrics,
                                const ProgressOutput& output) {
   regard::optim::AdamW optimizer(model.parameters(), {.lr = options.lr, .weight_decay = options.weight_decay});
-  regard::optim::WarmupCosine schedule(optimizer,
-                                       {.warmup_steps = options.warmup, .total_steps = options.steps});
+  regard::optim::WarmupCosine schedule(optimizer, {.warmup_steps = options.warmup, .total_steps = options.steps});
   const int64_t log_every = options.steps <= 100 ? 1 : 10;
   const int64_t held_out_every = std::max<int64_t>(1, options.steps / 20);
 

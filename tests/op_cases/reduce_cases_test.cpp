@@ -185,7 +185,7 @@ Table reduce_cases() {
                      .variant = "of all",
                      .inputs = {{{2, 3, 4}, Fill::distinct, 0, 0, -1}},
                      .function = [max](T in) { return max ? regard::max(in[0]) : regard::min(in[0]); },
-                     .reference = [max](A in) { return reduce(in[0], {}, false, max ? largest : smallest); },
+                     .reference = [max](A in) { return reduce(in[0], List{}, false, max ? largest : smallest); },
                      .more = {{{{}, Fill::distinct}}, {{{7, 33}, Fill::distinct, 0, 0, -1}}},
                      .of_integers = DType::i64});
   }

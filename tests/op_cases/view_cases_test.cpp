@@ -1,6 +1,8 @@
 // Op cases: views. The same elements, seen otherwise.
 #include <catch2/catch.hpp>
 
+#include <regard/autograd/graph.hpp>
+
 #include "arrays.hpp"
 #include "op_case.hpp"
 

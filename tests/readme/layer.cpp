@@ -18,9 +18,7 @@ struct GatedAttention : layers::Layer {
   layers::Parameter gate;
 
   GatedAttention(int64_t width, int64_t heads) : norm(width), attention(width, heads), gate(zeros({width})) {}
-  Tensor operator()(const Tensor& x) const {
-    return x + gate * quick_gelu(attention(norm(x), {.causal = true}));
-  }
+  Tensor operator()(const Tensor& x) const { return x + gate * quick_gelu(attention(norm(x), {.causal = true})); }
   void members(layers::Members& m) override {
     m("norm", norm);
     m("attention", attention);

@@ -8,8 +8,8 @@ int main() {
                            layers::TransformerEncoderLayer(32, 4), layers::Linear(32, 10));
   optim::AdamW optimizer(model.parameters(), {.lr = 3e-3});
   for (int step = 0; step < 300; ++step) {
-    Tensor digits = randint(0, 10, {64, 8});          // 64 sequences of 8 digits ...
-    Tensor reversed = digits.flip(1).reshape({-1});   // ... to be said backwards
+    Tensor digits = randint(0, 10, {64, 8});         // 64 sequences of 8 digits ...
+    Tensor reversed = digits.flip(1).reshape({-1});  // ... to be said backwards
     Tensor loss = cross_entropy(model(digits).view({-1, 10}), reversed);
     optimizer.zero_grad();
     loss.backward();

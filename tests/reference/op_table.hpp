@@ -1,7 +1,7 @@
 // How each op of the reference files is called: a table from its name there to Regard's function.
 #pragma once
 
-#include "reference/reference.hpp"
+#include <regard/tests/reference/reference.hpp>
 
 #include <functional>
 #include <map>

@@ -1,7 +1,7 @@
 // What the layers' reference tests share: parameters by name, gradients by name.
 #pragma once
 
-#include "reference/reference.hpp"
+#include <regard/tests/reference/reference.hpp>
 
 #include <regard/layers/attention.hpp>
 #include <regard/layers/layer.hpp>

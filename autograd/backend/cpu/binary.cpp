@@ -13,7 +13,7 @@
 #include <regard/autograd/backend/cpu/simd_run-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 namespace {
 
 // clang-format off
@@ -151,11 +151,11 @@ void axpy_f64(char* y, const char* a, int64_t y_stride, int64_t a_stride, double
 }
 
 }  // namespace
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(select_f32);
 HWY_EXPORT(select_f64);
@@ -215,5 +215,5 @@ void axpy(const Tensor& y, const Tensor& a, double alpha) {
              [run, alpha](const auto& p, const auto& s, int64_t count) { run(p[0], p[1], s[0], s[1], alpha, count); });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif

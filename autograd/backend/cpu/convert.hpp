@@ -6,7 +6,7 @@
 
 #include <regard/autograd/dtype.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// `value` as a To. To a boolean: whether it is not 0. A floating number to i64: cut towards 0, held within what an
 /// i64 can be; NaN gives 0.
@@ -30,4 +30,4 @@ inline To convert(From value) {
   }
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

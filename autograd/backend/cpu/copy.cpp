@@ -6,7 +6,7 @@
 #include <regard/autograd/backend/cpu/iterate.hpp>
 #include <regard/autograd/backend/cpu/transpose.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 namespace {
 
 using Copy = Loop<2>;  // 0: to, 1: from
@@ -123,4 +123,4 @@ void copy(const Tensor& y, const Tensor& a) {
   });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

@@ -15,7 +15,7 @@
 
 #ifndef REGARD_CPU_CROSS_ENTROPY_ROWS
 #define REGARD_CPU_CROSS_ENTROPY_ROWS
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 // Pointers stand at the first row.
 template <class T>
@@ -35,11 +35,11 @@ struct CrossEntropyRows {
   T* dlogits;
 };
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 
 // loss = (1 - s) w[t] (L - x[t]) + s / C sum(w (L - x)), where L is the log-sum-exp and s the label smoothing.
 template <class T>
@@ -108,11 +108,11 @@ void losses_f64(const CrossEntropyRows<double>& r) { losses_of_rows(r); }
 void gradients_f32(const CrossEntropyRows<float>& r) { gradients_of_rows(r); }
 void gradients_f64(const CrossEntropyRows<double>& r) { gradients_of_rows(r); }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(losses_f32);
 HWY_EXPORT(losses_f64);
@@ -187,5 +187,5 @@ void cross_entropy_grad(const Tensor& dlogits, const Tensor& dlosses, const Tens
   });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif

@@ -8,7 +8,7 @@
 #include <regard/autograd/backend/cpu/parallel.hpp>
 #include <regard/autograd/tensor.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// Calls f(rows, out, in...) on dense rows of `output` and `inputs` along `dim`, `length` elements each, on threads
 /// where that pays: many rows at once where all tensors are dense and dim is the last, else one row at a time through
@@ -68,4 +68,4 @@ void each_row(const Tensor& output, const std::array<const Tensor*, N>& inputs, 
   });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

@@ -7,7 +7,7 @@
 #include <regard/autograd/backend/cpu/iterate.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// y[i] = op(a[i]) for i < count; strides in elements.
 using UnaryRun = void (*)(char* y, const char* a, int64_t y_stride, int64_t a_stride, int64_t count);
@@ -79,4 +79,4 @@ void plain_binary_run(char* y_bytes, const char* a_bytes, const char* b_bytes, i
   }
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

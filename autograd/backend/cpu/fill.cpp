@@ -3,7 +3,7 @@
 #include <regard/autograd/backend/cpu/functions.hpp>
 #include <regard/autograd/backend/cpu/iterate.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 void fill(const Tensor& y, Scalar value) {
   visit_dtype(y.dtype(), [&]<class T>(T) {
@@ -32,4 +32,4 @@ void arange(const Tensor& y, Scalar start, Scalar step) {
   });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

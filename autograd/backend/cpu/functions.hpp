@@ -3,7 +3,7 @@
 
 #include <regard/autograd/backend/kernels.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 void unary(UnaryOp op, const Tensor& y, const Tensor& a);
 void binary(BinaryOp op, const Tensor& y, const Tensor& a, const Tensor& b);
@@ -54,4 +54,4 @@ void adam_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const
                const AdamStep& options);
 void norm_squared(const Tensor& x, double* result);
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

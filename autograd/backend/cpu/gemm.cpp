@@ -18,7 +18,7 @@
 #include <cpuid.h>
 #endif
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 namespace {
 
 // Which kernels BLIS runs
@@ -329,12 +329,12 @@ REGARD_GEMM(float);
 REGARD_GEMM(double);
 #undef REGARD_GEMM
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 
 namespace regard {
 
 std::string cpu_report() {
-  const cpu::BlisKernels& blis = cpu::blis_kernels();
+  const cpu_backend::BlisKernels& blis = cpu_backend::blis_kernels();
   const int threads = num_threads();
   std::ostringstream report;
   report << "BLIS " << blis.version << ", kernels " << blis.family;
@@ -344,9 +344,9 @@ std::string cpu_report() {
     report << "\nwarning: BLIS runs its generic kernels, which are several times slower than the processor allows. "
               "The environment variable BLIS_ARCH_TYPE selects others by number: ";
 #if defined(__x86_64__)
-    report << cpu::blis_architecture_number("skx") << " for skx (needs AVX-512), "
-           << cpu::blis_architecture_number("haswell") << " for haswell or " << cpu::blis_architecture_number("zen3")
-           << " for zen3 (need AVX2).";
+    report << cpu_backend::blis_architecture_number("skx") << " for skx (needs AVX-512), "
+           << cpu_backend::blis_architecture_number("haswell") << " for haswell or "
+           << cpu_backend::blis_architecture_number("zen3") << " for zen3 (need AVX2).";
 #else
     report << "see arch_t in blis.h.";
 #endif

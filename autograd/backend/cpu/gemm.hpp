@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// A matrix in memory that somebody else keeps. Element (i, j) is data[i * row_stride + j * column_stride]. Strides
 /// are counted in elements and never negative; an operand's may be 0 (expanded) or overlap, a result's may not.
@@ -43,4 +43,4 @@ const BlisKernels& blis_kernels();
 /// The number that BLIS_ARCH_TYPE takes for a kernel family by name; -1 for a name this BLIS does not know.
 int blis_architecture_number(std::string_view family);
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

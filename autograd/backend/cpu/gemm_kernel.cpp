@@ -2,7 +2,7 @@
 #include <regard/autograd/backend/cpu/functions.hpp>
 #include <regard/autograd/backend/cpu/gemm.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 void gemm(DType dtype, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t a_row, int64_t a_column,
           const void* b, int64_t b_row, int64_t b_column, double beta, void* c, int64_t c_row, int64_t c_column,
@@ -21,4 +21,4 @@ void gemm(DType dtype, int64_t m, int64_t n, int64_t k, double alpha, const void
   });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

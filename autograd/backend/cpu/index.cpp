@@ -9,7 +9,7 @@
 #include <regard/autograd/backend/cpu/functions.hpp>
 #include <regard/autograd/backend/cpu/iterate.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 namespace {
 
@@ -244,4 +244,4 @@ void index_add(const Tensor& y, int64_t dim, const Tensor& index, const Tensor& 
   });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

@@ -10,7 +10,7 @@
 #include <regard/autograd/backend/cpu/parallel.hpp>
 #include <regard/autograd/tensor.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// The address of x's first element, without the checks of data<T>().
 inline char* first_byte(const Tensor& x) {
@@ -163,4 +163,4 @@ void iterate(const std::array<const Tensor*, N>& tensors, int64_t grain, F&& f) 
   Loop<N>(tensors).run(grain, f);
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

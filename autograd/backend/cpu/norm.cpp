@@ -17,7 +17,7 @@
 
 #ifndef REGARD_CPU_NORM_ROWS
 #define REGARD_CPU_NORM_ROWS
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 // What the row kernels read and write; pointers stand at the first row. Null where not given or not wanted.
 template <class T>
@@ -44,11 +44,11 @@ struct NormGradRows {
   T* dbias;
 };
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 
 // y = (a - mean) rstd weight + bias. The statistics take two passes and are exact to the last digits also where the
 // mean is large beside the deviations.
@@ -145,11 +145,11 @@ void norm_f64(const NormRows<double>& r) { norm_rows(r); }
 void norm_grad_f32(const NormGradRows<float>& r) { norm_grad_rows(r); }
 void norm_grad_f64(const NormGradRows<double>& r) { norm_grad_rows(r); }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(norm_f32);
 HWY_EXPORT(norm_f64);
@@ -275,5 +275,5 @@ void rms_norm_grad(const Tensor& da, const Tensor& dweight, const Tensor& dy, co
   visit_compute(a.dtype(), [&]<class T>(T) { normalize_grad<T>(da, dweight, {}, dy, a, {}, rstd, weight); });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif

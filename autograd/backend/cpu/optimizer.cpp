@@ -12,7 +12,7 @@
 #include <regard/autograd/backend/cpu/rows-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 
 template <class T>
 void sgd(int64_t n, T* p, const T* grad, T* velocity, const SgdStep& o) {
@@ -91,11 +91,11 @@ void adam_f64(int64_t n, double* p, const double* g, double* m, double* v, const
   adam(n, p, g, m, v, o);
 }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(sgd_f32);
 HWY_EXPORT(sgd_f64);
@@ -150,5 +150,5 @@ void norm_squared(const Tensor& x, double* result) {
   *result = total;
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif  // HWY_ONCE

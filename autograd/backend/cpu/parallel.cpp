@@ -122,7 +122,7 @@ int num_threads() {
   return found;
 }
 
-namespace cpu {
+namespace cpu_backend {
 namespace {
 
 thread_local bool inside_region = false;
@@ -315,5 +315,5 @@ void parallel_for(int64_t count, int64_t grain, ChunkFunction function, void* co
 }
 
 }  // namespace detail
-}  // namespace cpu
+}  // namespace cpu_backend
 }  // namespace regard

@@ -6,7 +6,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// True on a thread that is running a chunk handed out by parallel_for. Work started there stays on that thread.
 bool in_parallel_region();
@@ -32,4 +32,4 @@ void parallel_for(int64_t count, int64_t grain, F&& f) {
       const_cast<std::remove_const_t<Function>*>(std::addressof(f)));
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

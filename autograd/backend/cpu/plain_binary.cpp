@@ -6,7 +6,7 @@
 #include <regard/autograd/backend/cpu/elementwise.hpp>
 #include <regard/autograd/backend/cpu/iterate.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 namespace {
 
 // 16-bit numbers are compared as floats.
@@ -136,4 +136,4 @@ BinaryLoop plain_binary(BinaryOp op, DType dtype) {
   }
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

@@ -6,7 +6,7 @@
 #include <regard/autograd/backend/cpu/elementwise.hpp>
 #include <regard/autograd/backend/cpu/iterate.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 namespace {
 
 // clang-format off
@@ -88,4 +88,4 @@ UnaryLoop plain_unary(UnaryOp op, DType dtype) {
   }
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

@@ -10,7 +10,7 @@
 #include <regard/autograd/philox.hpp>
 #include <regard/autograd/random.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 namespace {
 
@@ -145,4 +145,4 @@ void dropout(const Tensor& y, const Tensor& a, double p, uint64_t seed, uint64_t
   });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

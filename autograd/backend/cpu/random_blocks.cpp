@@ -15,7 +15,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <class T>
@@ -174,11 +174,11 @@ void drop_f64(const BitBlock& bits, int64_t count, const double* x, uint32_t thr
   drop_loop(bits, count, x, threshold, scale, out);
 }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(fill_bits);
 HWY_EXPORT(normal_f32);
@@ -202,5 +202,5 @@ void drop(const BitBlock& bits, int64_t count, const double* x, uint32_t thresho
   HWY_DYNAMIC_DISPATCH(drop_f64)(bits, count, x, threshold, scale, out);
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// The bits of block_size neighbouring counters, word by word.
 struct BitBlock {
@@ -24,4 +24,4 @@ void fill_normal(const BitBlock& bits, int64_t count, double mean, double std, d
 void drop(const BitBlock& bits, int64_t count, const float* x, uint32_t threshold, float scale, float* out);
 void drop(const BitBlock& bits, int64_t count, const double* x, uint32_t threshold, double scale, double* out);
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

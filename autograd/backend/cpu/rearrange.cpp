@@ -4,7 +4,7 @@
 #include <regard/autograd/backend/cpu/functions.hpp>
 #include <regard/autograd/backend/cpu/iterate.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 namespace {
 
@@ -72,4 +72,4 @@ void flip(const Tensor& y, const Tensor& a, const Shape& dims) {
   });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

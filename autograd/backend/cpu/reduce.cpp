@@ -8,7 +8,7 @@
 #include <regard/autograd/backend/cpu/reduction_plan.hpp>
 #include <regard/autograd/backend/cpu/row_sums.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 namespace {
 
@@ -281,4 +281,4 @@ void reduce(ReduceOp op, const Tensor& y, const Tensor& a) {
   fail<DTypeError>("reduce", a.dtype(), " is for storage alone; convert with to(DType::f32)");
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

@@ -9,7 +9,7 @@
 
 #include <regard/autograd/tensor.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// Whether x is not a number; integers always are one.
 template <class T>
@@ -93,4 +93,4 @@ struct ReductionPlan {
   }
 };
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

@@ -8,7 +8,7 @@
 #include <regard/autograd/backend/cpu/rows-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 
 // `count` elements as f64.
 HWY_INLINE hn::Vec<Tag<double>> load_double(const double* from, int64_t count) {
@@ -85,11 +85,11 @@ void column_squares_f64(double* totals, const double* first, int64_t stride, int
   add_columns<true>(totals, first, stride, rows, columns);
 }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(sum_f32);
 HWY_EXPORT(sum_f64);
@@ -137,5 +137,5 @@ void add_column_sums(double* totals, const double* first, int64_t stride, int64_
     HWY_DYNAMIC_DISPATCH(columns_f64)(totals, first, stride, rows, columns);
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif

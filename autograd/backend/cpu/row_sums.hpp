@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 double row_sum(const float* row, int64_t n);
 double row_sum(const double* row, int64_t n);
@@ -24,4 +24,4 @@ double row_sum_exp(const double* row, int64_t n, double shift);
 void add_column_sums(double* totals, const float* first, int64_t stride, int64_t rows, int64_t columns, bool squares);
 void add_column_sums(double* totals, const double* first, int64_t stride, int64_t rows, int64_t columns, bool squares);
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

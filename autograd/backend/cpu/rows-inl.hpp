@@ -14,7 +14,7 @@
 #include <regard/autograd/backend/cpu/simd_math-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <class T>
@@ -167,7 +167,7 @@ HWY_INLINE V subtract(D d, V x, Shift<hn::TFromD<D>> shift) {
   return hn::Sub(hn::Sub(x, hn::Set(d, shift.high)), hn::Set(d, shift.low));
 }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // REGARD_CPU_ROWS_INL

@@ -5,7 +5,7 @@
 #include <regard/autograd/backend/cpu/functions.hpp>
 #include <regard/autograd/backend/cpu/iterate.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 namespace {
 
 // Selection moves elements without looking at them: one loop an element size.
@@ -101,4 +101,4 @@ void clamp(const Tensor& y, const Tensor& a, double low, double high) {
     visit_compute(y.dtype(), run);
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

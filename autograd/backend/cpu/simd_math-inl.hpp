@@ -1,8 +1,8 @@
 // Functions of f32 vectors. Included once for each instruction set, between HWY_BEFORE_NAMESPACE's and its end.
 //
-// The errors given are the largest seen, in units in the last place (ulp), against f64, over every 499th float of both
-// signs, with AVX-512, AVX2 and without either; subnormal results count in the smallest unit. NaN gives NaN, and
-// infinities the limits. tests/elementwise_test.cpp holds them to it.
+// The errors given are the largest seen, in units in the last place (ulp), against f64, over every 499th or 997th float
+// of both signs, with AVX-512, AVX2 and without either; subnormal results count in the smallest unit. NaN gives NaN,
+// and infinities the limits. tests/elementwise_test.cpp holds them to it.
 #if defined(REGARD_AUTOGRAD_BACKEND_CPU_SIMD_MATH_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef REGARD_AUTOGRAD_BACKEND_CPU_SIMD_MATH_INL_HPP
 #undef REGARD_AUTOGRAD_BACKEND_CPU_SIMD_MATH_INL_HPP
@@ -13,7 +13,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// c[0] x^n + c[1] x^(n-1) + ... + c[n]
@@ -237,7 +237,7 @@ HWY_INLINE V simd_silu_grad(D d, V x) {
   return hn::MulAdd(hold(d, x, -110.0F, 110.0F), logistic.derivative(), logistic.sigmoid(d, x));
 }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Whether masked loads and stores leave what the mask excludes alone.
@@ -117,7 +117,7 @@ void binary_run(char* y_bytes, const char* a_bytes, const char* b_bytes, int64_t
   }
 }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

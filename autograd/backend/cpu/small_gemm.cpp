@@ -1,3 +1,4 @@
+#include <regard/autograd/backend/cpu/highway_targets.hpp>
 #include <regard/autograd/backend/cpu/small_gemm.hpp>
 
 // Highway compiles what stands between BEFORE and AFTER once for each instruction set, by including this file again.
@@ -7,7 +8,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The vectors are no wider than small_gemm_columns, so that rounding a row of B up to whole vectors stays in bounds.
@@ -131,11 +132,11 @@ void multiply_f64(int64_t m, int64_t n, int64_t k, double alpha, Matrix<const do
   multiply(m, n, k, alpha, a, b, beta, c);
 }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(multiply_f32);
 HWY_EXPORT(multiply_f64);
@@ -149,5 +150,5 @@ void small_gemm(int64_t m, int64_t n, int64_t k, double alpha, Matrix<const doub
   HWY_DYNAMIC_DISPATCH(multiply_f64)(m, n, k, alpha, a, b, beta, c);
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <regard/autograd/backend/cpu/gemm.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// Elements of B, columns rounded up to small_gemm_columns, that small_gemm can take.
 constexpr int64_t small_gemm_capacity = 4096;
@@ -20,4 +20,4 @@ void small_gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float
 void small_gemm(int64_t m, int64_t n, int64_t k, double alpha, Matrix<const double> a, Matrix<const double> b,
                 double beta, Matrix<double> c);
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

@@ -12,7 +12,7 @@
 #include <regard/autograd/backend/cpu/rows-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 
 template <class T>
 HWY_INLINE bool nothing_but_minus_infinity(const T* row, int64_t n) {
@@ -103,11 +103,11 @@ void log_softmax_grad_f64(int64_t rows, int64_t n, double* da, const double* y, 
   log_softmax_grad_rows(rows, n, da, y, dy);
 }
 
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(softmax_f32);
 HWY_EXPORT(softmax_f64);
@@ -170,5 +170,5 @@ void log_softmax_grad(const Tensor& da, const Tensor& y, const Tensor& dy, int64
     });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif

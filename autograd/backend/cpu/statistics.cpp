@@ -7,7 +7,7 @@
 #include <regard/autograd/backend/cpu/reduction_plan.hpp>
 #include <regard/autograd/backend/cpu/row_sums.hpp>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 namespace {
 
@@ -170,4 +170,4 @@ void logsumexp(const Tensor& y, const Tensor& a) {
   visit_compute(a.dtype(), [&]<class T>(T) { logsumexp_as<T>(y, a); });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

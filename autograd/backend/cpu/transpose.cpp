@@ -9,7 +9,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace {
 
@@ -82,11 +82,11 @@ void transpose_64(uint64_t* to, int64_t to_stride, const uint64_t* from, int64_t
 }
 
 }  // namespace
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(transpose_32);
 HWY_EXPORT(transpose_64);
@@ -100,5 +100,5 @@ void transpose(uint64_t* to, int64_t to_stride, const uint64_t* from, int64_t fr
   HWY_DYNAMIC_DISPATCH(transpose_64)(to, to_stride, from, from_stride, rows, columns);
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif

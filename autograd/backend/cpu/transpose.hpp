@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 /// to[i * to_stride + j] = from[j * from_stride + i] for i < rows, j < columns. The matrix should fit the first-level
 /// cache: callers go tile by tile.
@@ -17,4 +17,4 @@ void transpose(Word* to, int64_t to_stride, const Word* from, int64_t from_strid
     for (int64_t j = 0; j < columns; ++j) to[i * to_stride + j] = from[j * from_stride + i];
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend

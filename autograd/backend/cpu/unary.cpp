@@ -13,7 +13,7 @@
 #include <regard/autograd/backend/cpu/simd_run-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace regard::cpu::HWY_NAMESPACE {
+namespace regard::cpu_backend::HWY_NAMESPACE {
 namespace {
 
 // clang-format off
@@ -104,11 +104,11 @@ UnaryRun select_f32(UnaryOp op) {
 }
 
 }  // namespace
-}  // namespace regard::cpu::HWY_NAMESPACE
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace regard::cpu {
+namespace regard::cpu_backend {
 
 HWY_EXPORT(select_f32);
 HWY_EXPORT(select_f64);
@@ -130,5 +130,5 @@ void unary(UnaryOp op, const Tensor& y, const Tensor& a) {
            [run = loop.run](const auto& p, const auto& s, int64_t count) { run(p[0], p[1], s[0], s[1], count); });
 }
 
-}  // namespace regard::cpu
+}  // namespace regard::cpu_backend
 #endif
