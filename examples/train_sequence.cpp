@@ -2,8 +2,12 @@
 //
 // What happens here: options, data, model, training, test, results. The model is in common/sequence_model.*, the
 // training loop in common/sequence_training.*, what a run shows and draws in common/sequence_report.*.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <iterator>
+#include <memory>
+#include <optional>
 #include <regard/autograd/random.hpp>
 #include <regard/autograd/safetensors.hpp>
 #include <regard/autograd/threads.hpp>
@@ -15,6 +19,8 @@
 #include <regard/examples/common/sequence_tasks.hpp>
 #include <regard/examples/common/sequence_training.hpp>
 #include <regard/examples/common/version.hpp>
+#include <string>
+#include <vector>
 
 using namespace examples;
 

@@ -128,10 +128,11 @@ TEST_CASE("deep graphs are released from wherever the last handle is") {
       } catch (const std::runtime_error&) {
       }
     }
-    {  // from a leaf's own gradient, which has a graph that leads back to the leaf: zero_grad() parts them
-      Tensor x = leaf(1);
-      chain(x, kDeep / 10, leaf(1)).backward({}, true, true);
+    {  // from leaves' own gradients, which have graphs that lead back to the leaves: zero_grad() parts them
+      Tensor x = leaf(1), factor = leaf(1);
+      chain(x, kDeep / 10, factor).backward({}, true, true);
       x.zero_grad();
+      factor.zero_grad();
     }
     {  // twice differentiated
       Tensor x = leaf(1);

@@ -134,8 +134,7 @@ TEST_CASE("a second backward through a freed graph is an error with both remedie
   Tensor loss = (x * x).sum();
   loss.backward();
   CHECK_THROWS_AS(loss.backward(), GraphError);
-  CHECK_THROWS_WITH(loss.backward(),
-                    Contains("earlier backward") && Contains("retain_graph") && Contains("detach()"));
+  CHECK_THROWS_WITH(loss.backward(), Contains("earlier backward") && Contains("retain_graph") && Contains("detach()"));
   CHECK(numbers(x.grad()) == Numbers{2, 4});  // counted once
 
   Tensor again = (x * x).sum();

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <regard/autograd/graph.hpp>
@@ -97,11 +98,10 @@ TrainingCourse train_sequences(SequenceModel& model, const SequenceTask& task, c
     schedule.step();
 
     tokens += tokens_read(examples);
+    shown.loss = loss_value;
+    shown.accuracy = static_cast<double>(count_right(answered)) / static_cast<double>(batch.tokens);
     if (step == 1 || step % log_every == 0 || step == options.steps || course.diverged) {
-      const double now = seconds_now();
-      shown = {.loss = loss_value,
-               .accuracy = static_cast<double>(count_right(answered)) / static_cast<double>(batch.tokens),
-               .tokens_per_second = static_cast<double>(tokens) / std::max(now - last_logged, 1e-9)};
+      shown.tokens_per_second = static_cast<double>(tokens) / std::max(seconds_now() - last_logged, 1e-9);
       nlohmann::ordered_json line = {{"step", step},
                                      {"loss", loss_value},
                                      {"lr", lr},

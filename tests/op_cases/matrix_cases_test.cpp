@@ -48,7 +48,7 @@ OpCase of(const char* variant, Shape a, Shape b, std::vector<Inputs> more = {}) 
           .function = [](T in) { return matmul(in[0], in[1]); },
           .reference = [](A in) { return product(in[0], in[1]); },
           .more = std::move(more),
-          .ulps = 16,
+          .ulps = 64,
           .accumulates = true};
 }
 
@@ -89,7 +89,7 @@ Table matrix_cases() {
                            return sum;
                          });
                        },
-                   .ulps = 16,
+                   .ulps = 64,
                    .accumulates = true});
   auto affine = [](A in) {
     return make([&] {
@@ -119,7 +119,7 @@ Table matrix_cases() {
                             {{{40, 33}}, {{19, 33}}, {{19}}},
                             {{{1, 2, 1, 1, 1, 2, 1, 3}}, {{2, 3}}, {{2}}}},
                    .composed = [](T in) { return matmul(in[0], in[1].t()) + in[2]; },
-                   .ulps = 16,
+                   .ulps = 64,
                    .accumulates = true});
   table.push_back({.op = "linear",
                    .variant = "without a bias",
@@ -128,7 +128,7 @@ Table matrix_cases() {
                    .reference = affine,
                    .more = {{{{4}}, {{1, 4}}}, {{{2, 0, 4}}, {{2, 4}}}},
                    .composed = [](T in) { return matmul(in[0], in[1].t()); },
-                   .ulps = 16,
+                   .ulps = 64,
                    .accumulates = true});
   return table;
 }

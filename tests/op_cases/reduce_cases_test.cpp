@@ -189,6 +189,26 @@ Table reduce_cases() {
                      .more = {{{{}, Fill::distinct}}, {{{7, 33}, Fill::distinct, 0, 0, -1}}},
                      .of_integers = DType::i64});
   }
+  // Of several dimensions at once: repeats along another.
+  struct Extreme {
+    const char* variant;
+    Shape dims;
+    bool keepdim;
+    int64_t expand_dim;
+  };
+  for (const Extreme& e : {Extreme{"last", {-1}, false, 0}, Extreme{"first and last, kept", {0, 2}, true, 1},
+                           Extreme{"first two", {1, 0}, false, 2}, Extreme{"of all", {}, false, -1}})
+    for (const bool max : {true, false}) {
+      const List dims = e.dims.to_vector();
+      const Input big{{5, 9, 17}, Fill::distinct, 0, 0, e.expand_dim};
+      table.push_back({.op = max ? "amax" : "amin",
+                       .variant = e.variant,
+                       .inputs = {{{2, 3, 4}, Fill::distinct, 0, 0, e.expand_dim}},
+                       .function = [=](T in) { return max ? amax(in[0], Dims(e.dims), e.keepdim) : amin(in[0], Dims(e.dims), e.keepdim); },
+                       .reference = [=](A in) { return reduce(in[0], dims, e.keepdim, max ? largest : smallest); },
+                       .more = {{big}, {{{1, 1, 1}, Fill::distinct, 0, 0, e.expand_dim}}},
+                       .of_integers = DType::i64});
+    }
   auto summed_to = [](const char* variant, Shape from, Shape to, std::vector<int64_t> dims) {
     return OpCase{.op = "sum_to",
                   .variant = variant,
