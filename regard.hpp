@@ -8,6 +8,7 @@
 #include <regard/autograd/safetensors.hpp>
 #include <regard/autograd/tensor.hpp>
 #include <regard/autograd/threads.hpp>
+#include <regard/autograd/version.hpp>
 #include <regard/layers/activation.hpp>
 #include <regard/layers/attention.hpp>
 #include <regard/layers/dropout.hpp>

@@ -232,6 +232,8 @@ class Run {
   void add(Tensor& sum, Tensor&& grad) {
     if (!sum.defined()) {
       sum = std::move(grad);
+    } else if (element_size(sum.dtype()) == 2) {  // 16 bits only store
+      sum = regard::to(regard::add(regard::to(sum, DType::f32), regard::to(grad, DType::f32)), sum.dtype());
     } else if (!options_.create_graph && unique(sum) && sum.is_contiguous()) {
       kernels(sum).binary(BinaryOp::add, sum, sum, grad);
     } else {
@@ -322,7 +324,7 @@ class Run {
       check<GraphError>(result.defined() || options_.allow_unused, "grad", "no gradient came to input ", i,
                         " of shape ", (*inputs_)[i].shape(),
                         ": an op on the way gave none; pass allow_unused to take that as an undefined gradient");
-      if (result.defined() && !result.node() && !unique(result)) result = result.clone();
+      if (result.defined() && !result.node() && !(unique(result) && fills_storage(result))) result = result.clone();
     }
   }
 

@@ -1,5 +1,6 @@
 #include <regard/autograd/error.hpp>
 
+#include <exception>
 #include <iostream>
 #include <mutex>
 #include <utility>
@@ -31,7 +32,18 @@ ErrorScope::ErrorScope(Describe describe, const void* object)
 ErrorScope::~ErrorScope() { innermost_scope = outer_; }
 
 std::string ErrorScope::innermost() {
-  return innermost_scope ? innermost_scope->describe_(innermost_scope->object_) : std::string();
+  if (!innermost_scope) return {};
+  // A description that fails, such as that of a layer that was moved from, must not ask for itself again: the scope is
+  // out of sight while it describes itself.
+  struct OutOfSight {
+    ErrorScope* scope = std::exchange(innermost_scope, nullptr);
+    ~OutOfSight() { innermost_scope = scope; }
+  } hidden;
+  try {
+    return hidden.scope->describe_(hidden.scope->object_);
+  } catch (const std::exception&) {
+    return "a layer that cannot describe itself: was it moved from?";
+  }
 }
 std::string ErrorScope::suffix() {
   std::string place = innermost();

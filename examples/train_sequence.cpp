@@ -11,6 +11,7 @@
 #include <regard/autograd/random.hpp>
 #include <regard/autograd/safetensors.hpp>
 #include <regard/autograd/threads.hpp>
+#include <regard/autograd/version.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/sequence_model.hpp>
@@ -18,7 +19,6 @@
 #include <regard/examples/common/sequence_report.hpp>
 #include <regard/examples/common/sequence_tasks.hpp>
 #include <regard/examples/common/sequence_training.hpp>
-#include <regard/examples/common/version.hpp>
 #include <string>
 #include <vector>
 
@@ -79,7 +79,7 @@ int run(int argc, char** argv) {
   MetricsWriter metrics(folder.file("metrics.jsonl"));
   nlohmann::ordered_json config = to_json(options);
   config["parameters"] = model.parameter_count();
-  config["version"] = regard_version;
+  config["version"] = regard::version;
   write_json(folder.file("config.json"), config);
 
   std::cout << "task      " << in_words(options) << "\n"

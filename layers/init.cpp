@@ -1,5 +1,6 @@
 #include <regard/layers/init.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 #include <regard/autograd/graph.hpp>
@@ -9,9 +10,11 @@ namespace regard::layers::init {
 
 namespace {
 
-// The x with normal distribution function p, 0 < p < 1: a start from the logistic quantile, then Newton steps.
+// The x with normal distribution function p, 0 < p < 1: a start near it, then Halley's steps. In the tail p is
+// exp(-x^2 / 2) but for a factor, and the start from that is close enough; in the middle the logistic quantile is.
 double normal_quantile(double p) {
-  double x = std::log(p / (1 - p)) / 1.702;
+  if (p > 0.5) return -normal_quantile(1 - p);
+  double x = p < 0.01 ? -std::sqrt(-2 * std::log(p)) : std::log(p / (1 - p)) / 1.702;
   for (int i = 0; i < 60; ++i) {
     double error = 0.5 * std::erfc(-x / std::sqrt(2.0)) - p;
     double density = std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
@@ -53,15 +56,17 @@ void trunc_normal_(const Tensor& x, double mean, double std, double low, double 
   check<ValueError>(std > 0 && low < high, "trunc_normal_", "std ", std, " must be positive, and low ", low,
                     " below high ", high);
   NoGrad no_grad;
-  auto cumulative = [&](double at) { return 0.5 * std::erfc(-(at - mean) / (std * std::sqrt(2.0))); };
-  double from = cumulative(low), to = cumulative(high);
+  // An interval above the mean is drawn as its mirror image below, where the distribution function keeps its digits.
+  const double sign = low > mean ? -1 : 1, bounds[] = {sign * (low - mean) / std, sign * (high - mean) / std};
+  auto cumulative = [](double at) { return 0.5 * std::erfc(-at / std::sqrt(2.0)); };
+  double from = cumulative(std::min(bounds[0], bounds[1])), to = cumulative(std::max(bounds[0], bounds[1]));
   check<ValueError>(to - from > 1e-300, "trunc_normal_", "[", low, ", ", high, "] is too far from the mean ", mean,
                     " for a std of ", std);
   Tensor draws = rand(x.shape(), DType::f64, generator);
   double* data = draws.data<double>();
   for (int64_t i = 0; i < draws.numel(); ++i) {
     double p = std::clamp(from + (to - from) * data[i], 1e-300, 1 - 1e-16);
-    data[i] = std::clamp(mean + std * normal_quantile(p), low, high);
+    data[i] = std::clamp(mean + sign * std * normal_quantile(p), low, high);
   }
   x.copy_(draws);
 }

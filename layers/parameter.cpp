@@ -8,8 +8,7 @@ namespace regard {
 Tensor OwnedTensor::own(const char* what, const Tensor& value) {
   check_defined(what, "value", value);
   NoGrad no_grad;
-  bool alone = value.impl()->storage->unique() && value.is_contiguous() && value.storage_offset() == 0;
-  return alone ? value.detach() : value.detach().clone();
+  return value.detach().clone();  // the caller may go on writing to what it gave
 }
 
 OwnedTensor::OwnedTensor(const OwnedTensor& other) {
@@ -48,7 +47,7 @@ Parameter::Parameter(const Tensor& value) {
 }
 
 Parameter& Parameter::operator=(const Tensor& value) {
-  if (tensor_.defined() && value.defined() && value.impl() == tensor_.impl()) return *this;
+  if (value.impl() == tensor_.impl()) return *this;  // itself, or a bias that neither layer has
   check_defined("Parameter", "value", value);
   check<GraphError>(value.is_leaf(), "Parameter", "a value that was computed with gradients (by '",
                     value.is_leaf() ? "" : value.node()->name(),
@@ -66,7 +65,7 @@ Parameter& Parameter::operator=(const Tensor& value) {
 }
 
 Buffer& Buffer::operator=(const Tensor& value) {
-  if (tensor_.defined() && value.defined() && value.impl() == tensor_.impl()) return *this;
+  if (value.impl() == tensor_.impl()) return *this;
   check_defined("Buffer", "value", value);
   if (!tensor_.defined()) {
     NoGrad no_grad;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <regard/autograd/tensor.hpp>
@@ -73,11 +74,21 @@ class Parameter : public OwnedTensor {
   Parameter(const Parameter& other) = default;
   Parameter(Parameter&& other) noexcept = default;
   Parameter& operator=(const Parameter& other) { return *this = other.tensor_; }
-  Parameter& operator=(Parameter&& other) { return *this = other.tensor_; }  // NOLINT: a value is written, not moved
+  /// Writes values as copying does. One without a value (moved from, or never set) takes the other's memory, so that
+  /// swapping layers loses no handle.
+  Parameter& operator=(Parameter&& other) {  // NOLINT: may throw
+    return tensor_.defined() ? *this = other.tensor_ : take(std::move(other));
+  }
   /// Writes values, checked for shape first; a GraphError when `value` is part of a graph: detach() it.
   Parameter& operator=(const Tensor& value);
   /// A parameter that is not trained for now: `layer.weight.set_requires_grad(false)`.
   void set_requires_grad(bool requires_grad) { tensor_.set_requires_grad(requires_grad); }
+
+ private:
+  Parameter& take(Parameter&& other) noexcept {
+    tensor_ = std::move(other.tensor_);
+    return *this;
+  }
 };
 
 /// A tensor of a layer that is kept and saved but not trained, such as a table of sines. Detaches what it is given.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/tensor.hpp>
@@ -449,6 +450,9 @@ TEST_CASE("dtypes, devices and arguments that do not fit", "[elementwise]") {
   CHECK_THROWS_AS(where(f > 0, f, d), DTypeError);
   CHECK_THROWS_AS(h + h, DTypeError);
   CHECK_THROWS_AS(h * 2, DTypeError);
+  // No kernel reads 16-bit numbers as integers.
+  for (BinaryOp op : {BinaryOp::add, BinaryOp::sub, BinaryOp::mul, BinaryOp::maximum, BinaryOp::minimum})
+    CHECK_THROWS_AS(kernels(h).binary(op, h, h, h), DTypeError);
   CHECK_THROWS_AS(exp(h), DTypeError);
   CHECK_THROWS_AS(exp(i), DTypeError);
   CHECK_THROWS_AS(gelu(i), DTypeError);

@@ -50,9 +50,21 @@ TEST_CASE("grad() gives each input elements of its own: writing to one changes n
   grads[0].mul_(100);
   CHECK(numbers(grads[1]) == Numbers{5, 6});
   CHECK(numbers(upstream) == Numbers{5, 6});
-  Tensors whole = grad(x.sum(), {x});  // one number repeated, until it is written to
-  whole[0].clone().add_(1);
-  CHECK(numbers(whole[0]) == Numbers{1, 1});
+  Tensors whole = grad(x.sum(), {x});  // no view of one number repeated
+  whole[0].add_(1);
+  CHECK(numbers(whole[0]) == Numbers{2, 2});
+}
+
+TEST_CASE("gradients of a 16-bit copy that is used twice and expanded are summed in f32") {
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    Tensor x = ones({1000}).set_requires_grad();
+    Tensor stored = x.to(dtype);
+    Tensor y = stored.to(DType::f32).sum() + 2 * stored.expand({3, 1000}).to(DType::f32).sum();
+    for (bool create_graph : {false, true}) {
+      Tensor g = grad(y, {x}, {.create_graph = create_graph, .retain_graph = true})[0];
+      CHECK(g.to_vector<float>() == std::vector<float>(1000, 7));
+    }
+  }
 }
 
 TEST_CASE("grad() of a tensor in the middle, and on from there with backward") {

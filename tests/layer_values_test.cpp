@@ -1,6 +1,7 @@
 // Layers are values: copies, moves and assignments, what optimizers hold, state dicts, modes, printing, paths in errors.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <sstream>
@@ -99,9 +100,11 @@ TEST_CASE("layers: a vector of layers that grows does not part an optimizer from
 TEST_CASE("layers: values assigned to a parameter are seen by an optimizer that holds it, and counted as a write") {
   Linear layer(2, 1, false);
   optim::SGD optimizer(layer.parameters(), {.lr = 0.5});
-  Tensor y = sum(layer(ones({1, 2})) * layer(ones({1, 2})));
+  Tensor x = ones({1, 2}).set_requires_grad();  // its gradient needs the weight
+  Tensor y = sum(layer(x));
   layer.weight = full({1, 2}, 3.0);
   CHECK_THAT(message_of([&] { y.backward(); }), Contains("changed in place"));
+  layer.zero_grad();
   sum(layer(ones({1, 2}))).backward();
   optimizer.step();
   CHECK(numbers(layer.weight) == Numbers{2.5, 2.5});
@@ -127,6 +130,17 @@ TEST_CASE("layers: moving keeps memory and handle; every assignment writes value
   CHECK(numbers(held) != numbers(b.weight));
   c = *&c;
   CHECK(c.weight.tensor().impl() == held.impl());
+}
+
+TEST_CASE("layers: swapping and sorting layers keeps every handle") {
+  std::vector<Linear> list;
+  for (int i = 3; i > 0; --i) list.emplace_back(i, 2);
+  const Tensor first = list[0].weight, last = list[2].weight;
+  std::swap(list[0], list[2]);
+  CHECK(list[0].weight.tensor().impl() == last.impl());
+  CHECK(list[2].weight.tensor().impl() == first.impl());
+  std::reverse(list.begin(), list.end());
+  CHECK(list[0].weight.tensor().impl() == first.impl());
 }
 
 TEST_CASE("layers: layers without a bias, and empty parameters, are copied, moved and assigned") {

@@ -274,6 +274,7 @@ class Runner {
       if (row_.of_booleans) run_integral(sets[set_], DType::boolean, row_.of_booleans);
     }
     if (row_.special) run_special();
+    run_wrong();
     return std::move(problems_);
   }
 
@@ -500,6 +501,24 @@ class Runner {
     if (!row_.second || (layout != Layout::contiguous && layout != Layout::permuted) || set_ > 0) return;
     if (const GradcheckReport report = gradgradcheck(floating, in, {.fast = elements > 24}); !report) problem(report);
     ++checks_;
+    if (layout != Layout::contiguous) return;
+    // And the third: second derivatives of the gradient.
+    const auto gradient = [this](const Tensors& x) {
+      Tensors outputs, leaves, result;
+      GradOptions options{.grad_outputs = {}, .create_graph = true, .allow_unused = true};
+      for (const Tensor& t : row_.function(x)) {
+        if (!t.requires_grad()) continue;
+        outputs.push_back(square(t));  // linear ops have third derivatives, too, then
+        options.grad_outputs.push_back(weights_like(t, 23 + outputs.size()));
+      }
+      for (const Tensor& t : x)
+        if (t.requires_grad()) leaves.push_back(t);
+      for (const Tensor& g : grad(outputs, leaves, options))
+        if (g.defined() && g.requires_grad()) result.push_back(g);
+      return result;
+    };
+    if (const GradcheckReport report = gradgradcheck(gradient, in, {.fast = true}); !report) problem("third: ", report);
+    ++checks_;
   }
 
   void compare(const Tensors& got, const Tensors& right, double relative, const char* text) {
@@ -550,6 +569,47 @@ class Runner {
         check_untouched(made, "the op");
       });
       if (!result) return;
+    }
+  }
+
+  // What does not fit is refused with an error of the library's own, or works: each input replaced in turn by what is
+  // undefined, of another dtype or shape. No answer is right here; crashes, leaks and foreign exceptions are wrong.
+  void run_wrong() {
+    const Made made = make_inputs(row_.inputs, DType::f32, Layout::contiguous);
+    for (size_t i = 0; i < row_.inputs.size(); ++i) {
+      const Tensor& given = made.placed[i].tensor;
+      const Tensor odd[] = {{},
+                            given.to(DType::bf16),
+                            given.to(DType::f16),
+                            given.to(DType::f64),
+                            given.to(DType::i64),
+                            given.to(DType::boolean),
+                            ones({7}, given.dtype()),
+                            ones({}, given.dtype()),
+                            ones({0}, given.dtype()),
+                            ones({2, 0}, given.dtype()),
+                            ones({5, 3, 2}, given.dtype()),
+                            ones({1, 2, 1, 1, 2, 1, 1, 1}, given.dtype()),
+                            full(given.shape(), -1, given.dtype()),
+                            full(given.shape(), int64_t{1} << 62, given.dtype()),
+                            full(given.shape(), nan, given.dtype()),
+                            full(given.shape(), -inf, given.dtype())};
+      for (const Tensor& replaced : odd) {
+        guarded(row_.inputs, DType::f32, Layout::contiguous, [&] {
+          Tensors in = made.tensors();
+          in[i] = replaced;
+          for (Tensor& x : in)
+            if (x.defined() && (x.dtype() == DType::f32 || x.dtype() == DType::f64)) x = x.detach().set_requires_grad();
+          ++checks_;
+          try {
+            Tensors y = row_.function(in);
+            for (const Tensor& t : y)
+              if (t.requires_grad()) backward({t}, {.grad_outputs = {ones(t.shape(), t.dtype())}, .retain_graph = true});
+          } catch (const Error&) {
+          }
+        });
+      }
+      check_untouched(made, "a call with another input");
     }
   }
 

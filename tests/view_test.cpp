@@ -84,6 +84,7 @@ TEST_CASE("expand: -1 keeps a size; errors name shapes") {
   CHECK_THROWS_WITH(x.expand({4, 2}), Contains("[3, 1]") && Contains("[4, 2]"));
   CHECK_THROWS_AS(x.expand({3}), ShapeError);
   CHECK_THROWS_AS(x.expand({-1, 3, 1}), ShapeError);
+  CHECK_THROWS_WITH(x.expand({int64_t{1} << 40, 3, int64_t{1} << 40}), Contains("too many elements"));
 }
 
 TEST_CASE("slice clamps as Python does; select and narrow name the range") {

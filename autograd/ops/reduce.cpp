@@ -63,8 +63,11 @@ Tensor all(const Tensor& x, Dims dims, bool keepdim) {
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
-  check_countable("sum_to", x);
+  check_defined("sum_to", "x", x);
   if (x.shape() == shape) return x;
+  // A 16-bit gradient of something expanded: 16 bits only store, so the sum is taken in f32.
+  if (element_size(x.dtype()) == 2) return to(sum_to(to(x, DType::f32), shape), x.dtype());
+  check_countable("sum_to", x);
   check<ShapeError>(broadcastable_to(shape, x.shape()), "sum_to", x.shape(), " cannot be summed to ", shape,
                     ": the wanted sizes must be 1 or those of x, aligned at the last dimension");
   Shapes shapes;

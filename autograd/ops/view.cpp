@@ -221,6 +221,11 @@ Tensor expand(const Tensor& x, const Shape& shape) {
                       ": the size of dimension ", i - added, " is ", size, ", only a size of 1 can be expanded");
     if (target[i] == size) strides[i] = x.strides()[i - added];
   }
+  // Nothing is allocated that would refuse such a shape, and every loop counts its elements.
+  int64_t numel = 1;
+  for (int64_t size : target)
+    check<ShapeError>(!__builtin_mul_overflow(numel, std::max<int64_t>(size, 1), &numel), "expand", x.shape(), " to ",
+                      target, " has too many elements");
   // The gradient has the expanded shape; the engine sums it down to x's, as for every broadcast.
   return record("expand", make_view(x, target, strides, x.storage_offset()), inputs(x), saved(),
                 [](const Saved&, const Tensor& g) { return Grads{g}; });

@@ -85,8 +85,12 @@ template <class F>
 BinaryLoop comparison(DType dtype) {
   return visit_dtype(dtype, []<class T>(T) { return BinaryLoop{plain_binary_run<bool, T, F>, cheap_grain}; });
 }
+[[noreturn]] void refuse(DType dtype) {
+  fail<DTypeError>("binary", "no kernel for dtype ", dtype, ": convert with to(DType::f32)");
+}
 template <class F>
-BinaryLoop integer() {
+BinaryLoop integer(DType dtype) {
+  if (dtype != DType::i64) refuse(dtype);
   return {plain_binary_run<int64_t, int64_t, F>, cheap_grain};
 }
 
@@ -113,17 +117,17 @@ BinaryLoop plain_binary(BinaryOp op, DType dtype) {
     case BinaryOp::logical_xor:
       return {plain_binary_run<bool, bool, Xor>, cheap_grain};
     case BinaryOp::add:
-      return integer<IntegerAdd>();
+      return integer<IntegerAdd>(dtype);
     case BinaryOp::sub:
-      return integer<IntegerSub>();
+      return integer<IntegerSub>(dtype);
     case BinaryOp::mul:
-      return integer<IntegerMul>();
+      return integer<IntegerMul>(dtype);
     case BinaryOp::maximum:
-      return integer<IntegerMaximum>();
+      return integer<IntegerMaximum>(dtype);
     case BinaryOp::minimum:
-      return integer<IntegerMinimum>();
+      return integer<IntegerMinimum>(dtype);
     case BinaryOp::pow:
-      if (dtype == DType::i64) return integer<IntegerPower>();
+      if (dtype == DType::i64) return integer<IntegerPower>(dtype);
       return visit_compute(dtype, []<class T>(T) { return BinaryLoop{plain_binary_run<T, T, Power>, slow_grain}; });
     case BinaryOp::gelu_grad_x:
       return {plain_binary_run<double, double, GeluGrad>, slow_grain};
@@ -132,7 +136,7 @@ BinaryLoop plain_binary(BinaryOp op, DType dtype) {
     case BinaryOp::silu_grad_x:
       return {plain_binary_run<double, double, SiluGrad>, slow_grain};
     default:
-      fail<DTypeError>("binary", "no kernel for dtype ", dtype, ": convert with to(DType::f32)");
+      refuse(dtype);
   }
 }
 
