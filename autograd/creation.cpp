@@ -87,8 +87,10 @@ Tensor arange_scalar(Scalar start, Scalar stop, Scalar step, TensorOptions optio
   check<ValueError>(step.to_double() != 0, "arange", "step is 0");
   int64_t count = 0;
   if (!start.is_floating() && !stop.is_floating() && !step.is_floating()) {
-    int64_t span = stop.to_int() - start.to_int(), by = step.to_int();
-    if ((span > 0) == (by > 0) && span != 0) count = (span + by + (by > 0 ? -1 : 1)) / by;
+    int64_t span = 0, by = step.to_int();
+    check<ValueError>(!__builtin_sub_overflow(stop.to_int(), start.to_int(), &span), "arange", "from ", start.to_int(),
+                      " to ", stop.to_int(), ": too far apart for an i64 to count");
+    if ((span > 0) == (by > 0) && span != 0) count = (span + (by > 0 ? -1 : 1)) / by + 1;
   } else {
     double steps = std::ceil((stop.to_double() - start.to_double()) / step.to_double());
     check<ValueError>(std::isfinite(steps) && steps < 1e15, "arange", "from ", start.to_double(), " to ",

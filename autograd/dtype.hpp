@@ -76,6 +76,12 @@ constexpr DType dtype_of() {
   }
 }
 
+/// Whether T is the C++ type of a DType.
+template <class T>
+inline constexpr bool is_element_type =
+    std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, bfloat16> ||
+    std::is_same_v<T, float16> || std::is_same_v<T, int64_t> || std::is_same_v<T, bool>;
+
 /// A number given to an op beside a tensor: it never changes a floating tensor's dtype.
 class Scalar {
  public:
@@ -106,8 +112,8 @@ class Scalar {
   constexpr T to() const {
     if constexpr (std::is_same_v<T, bool>)
       return floating_ != 0;
-    else if constexpr (std::is_same_v<T, int64_t>)
-      return integer_;
+    else if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(integer_);  // not through a float, which holds 24 bits
     else if constexpr (std::is_same_v<T, double>)
       return floating_;
     else

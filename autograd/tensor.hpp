@@ -88,6 +88,13 @@ class Tensor {
  public:
   Tensor() = default;
   explicit Tensor(TensorImplPtr impl) : impl_(std::move(impl)) {}
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) noexcept = default;
+  ~Tensor() = default;
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & noexcept = default;
+  /// `x[0] = y` would change a handle that is gone at once, and no element: write `x[0].copy_(y)` or `x[0].fill_(1)`.
+  Tensor& operator=(const Tensor&) && = delete;
 
   // ---- What it is
   bool defined() const { return impl_ != nullptr; }
@@ -302,6 +309,10 @@ template <class A>
 requires std::is_arithmetic_v<A> Tensor arange(A stop, TensorOptions options) {
   return arange_scalar(A{0}, stop, 1, options);
 }
+template <class A, class B>
+requires std::is_arithmetic_v<A> && std::is_arithmetic_v<B> Tensor arange(A start, B stop, TensorOptions options) {
+  return arange_scalar(start, stop, 1, options);
+}
 template <class A, class B, class C>
 requires std::is_arithmetic_v<A> && std::is_arithmetic_v<B> && std::is_arithmetic_v<C> Tensor
 arange(A start, B stop, C step, TensorOptions options) {
@@ -312,6 +323,13 @@ arange(A start, B stop, C step, TensorOptions options) {
 /// `from_vector<float>({1, 2, 3, 4}, {2, 2})`
 template <class T>
 Tensor from_vector(const std::vector<T>& values, const Shape& shape);
+/// Numbers of another type become i64 where they are integers, f64 where not: labels in a `std::vector<int>`.
+template <class T>
+requires(std::is_arithmetic_v<T> && !is_element_type<T>) Tensor
+    from_vector(const std::vector<T>& values, const Shape& shape) {
+  using Element = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+  return from_vector<Element>(std::vector<Element>(values.begin(), values.end()), shape);
+}
 template <class T>
 Tensor from_vector(const std::vector<T>& values) {
   return from_vector<T>(values, Shape{static_cast<int64_t>(values.size())});

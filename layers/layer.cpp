@@ -49,7 +49,9 @@ void Members::operator()(const std::string& name, Buffer& buffer) {
 void Members::operator()(const std::string& name, Layer& layer) {
   std::string path = walk_.path(name);
   walk_.check_name(path, name);
-  layer.path_ = walk_.root_path_.empty() ? path : walk_.root_path_ + "." + path;
+  const std::string whole = walk_.root_path_.empty() ? path : walk_.root_path_ + "." + path;
+  // Written where it changes only: threads that share a model then walk it at the same time.
+  if (layer.path_ != whole) layer.path_ = whole;
   if (walk_.on_layer) walk_.on_layer(walk_.local(path), layer);
   std::string outer = std::exchange(walk_.layer_path_, path);
   enter(name);

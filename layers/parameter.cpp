@@ -32,6 +32,8 @@ void OwnedTensor::cast(DType dtype) {
   NoGrad no_grad;
   Tensor converted = tensor_.detach().to(dtype).contiguous();
   TensorImpl& impl = *tensor_.impl();
+  // A graph that saved the tensor must see that it changed.
+  while (converted.version() <= tensor_.version()) converted.impl()->storage->bump_version();
   impl.storage = converted.impl()->storage;
   impl.dtype = dtype;
   impl.strides = converted.strides();

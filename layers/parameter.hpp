@@ -9,9 +9,10 @@
 
 namespace regard {
 
-/// A tensor that belongs to a layer and has a value of its own. Reads like a Tensor wherever one is wanted.
-/// Assignment writes values into the memory it has, so that an optimizer that holds it sees the change; a copy has
-/// memory of its own; a move keeps the memory. Parameter is trained, Buffer is not.
+/// A tensor that belongs to a layer and has a value of its own. Reads like a Tensor wherever one is wanted; methods
+/// that are not listed here are those of `tensor()`. Assignment writes values into the memory it has, so that an
+/// optimizer that holds it sees the change; a copy has memory of its own; a move keeps the memory. Parameter is
+/// trained, Buffer is not.
 class OwnedTensor {
  public:
   operator const Tensor&() const { return tensor_; }  // NOLINT(google-explicit-constructor)
@@ -34,6 +35,19 @@ class OwnedTensor {
   Tensor t() const { return tensor_.t(); }
   Tensor transpose(int64_t dim0, int64_t dim1) const { return tensor_.transpose(dim0, dim1); }
   Tensor view(const Shape& shape) const { return tensor_.view(shape); }
+  Tensor reshape(const Shape& shape) const { return tensor_.reshape(shape); }
+  Tensor flatten(int64_t start_dim = 0, int64_t end_dim = -1) const { return tensor_.flatten(start_dim, end_dim); }
+  Tensor expand(const Shape& shape) const { return tensor_.expand(shape); }
+  Tensor unsqueeze(int64_t dim) const { return tensor_.unsqueeze(dim); }
+  Tensor to(DType dtype) const { return tensor_.to(dtype); }
+  Tensor abs() const { return tensor_.abs(); }
+  Tensor sum() const { return tensor_.sum(); }
+  Tensor sum(Dims dims, bool keepdim = false) const { return tensor_.sum(dims, keepdim); }
+  Tensor mean() const { return tensor_.mean(); }
+  Tensor mean(Dims dims, bool keepdim = false) const { return tensor_.mean(dims, keepdim); }
+  Tensor norm() const { return tensor_.norm(); }
+  Tensor matmul(const Tensor& other) const { return tensor_.matmul(other); }
+  HookHandle register_hook(GradHook hook) const { return tensor_.register_hook(std::move(hook)); }
   Tensor operator[](int64_t index) const { return tensor_[index]; }
   Tensor operator[](Range range) const { return tensor_[range]; }
   template <class T>

@@ -22,12 +22,17 @@ struct Sequential : Layer {
     for (const auto& step : other.steps_) steps_.push_back(step->copy());
   }
   Sequential(Sequential&&) noexcept = default;
-  /// Like every layer's assignment: values are written into the memory there is. Both must hold the same layers.
+  /// Like every layer's assignment: values are written into the memory there is, and modes and sizes are copied. Both
+  /// must hold layers of the same types and shapes: else a ValueError, and nothing is changed.
   Sequential& operator=(const Sequential& other) {
     check<ValueError>(steps_.size() == other.steps_.size(), "Sequential", other.steps_.size(),
                       " layers are assigned to ", steps_.size());
+    for (size_t i = 0; i < steps_.size(); ++i)
+      check<ValueError>(steps_[i]->same_type(*other.steps_[i]), "Sequential", "at ", i, " a ",
+                        other.steps_[i]->layer().describe(), " is assigned to a ", steps_[i]->layer().describe());
+    load_state_dict(other.state_dict());  // checks all shapes first
+    for (size_t i = 0; i < steps_.size(); ++i) steps_[i]->assign(*other.steps_[i]);
     Layer::operator=(other);
-    load_state_dict(other.state_dict());
     return *this;
   }
 
@@ -56,6 +61,8 @@ struct Sequential : Layer {
     virtual Tensor apply(const Tensor& x) = 0;
     virtual Layer& layer() = 0;
     virtual std::unique_ptr<Step> copy() const = 0;
+    virtual bool same_type(const Step& other) const = 0;
+    virtual void assign(const Step& other) = 0;  // of the same type
   };
   template <class L>
   struct StepOf final : Step {
@@ -63,6 +70,8 @@ struct Sequential : Layer {
     Tensor apply(const Tensor& x) override { return layer_(x); }
     Layer& layer() override { return layer_; }
     std::unique_ptr<Step> copy() const override { return std::make_unique<StepOf>(layer_); }
+    bool same_type(const Step& other) const override { return dynamic_cast<const StepOf*>(&other) != nullptr; }
+    void assign(const Step& other) override { layer_ = static_cast<const StepOf&>(other).layer_; }
     L layer_;
   };
   std::vector<std::unique_ptr<Step>> steps_;

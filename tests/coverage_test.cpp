@@ -25,9 +25,7 @@ std::string text_of(const std::filesystem::path& path) {
   return text.str();
 }
 
-std::string without_comments(const std::string& text) {
-  return std::regex_replace(text, std::regex("//[^\n]*"), "");
-}
+std::string without_comments(const std::string& text) { return std::regex_replace(text, std::regex("//[^\n]*"), ""); }
 
 /// How often each function that makes or takes tensors is declared: name -> overloads.
 std::map<std::string, int> declared_ops(const std::string& header) {
@@ -36,9 +34,11 @@ std::map<std::string, int> declared_ops(const std::string& header) {
       R"((?:^|\n)(?:inline )?(Tensor|Tensors|bool|void|std::pair<Tensor, Tensor>) (operator ?[^ \w(]+|\w+)\(([^;]*?)\)(?:;| \{ ))");
   std::map<std::string, int> ops;
   const std::string text = without_comments(header);
-  for (auto match = std::sregex_iterator(text.begin(), text.end(), declaration); match != std::sregex_iterator(); ++match) {
+  for (auto match = std::sregex_iterator(text.begin(), text.end(), declaration); match != std::sregex_iterator();
+       ++match) {
     const std::string result = (*match)[1], parameters = (*match)[3];
-    if (result.find("Tensor") != std::string::npos || parameters.find("Tensor") != std::string::npos) ++ops[(*match)[2]];
+    if (result.find("Tensor") != std::string::npos || parameters.find("Tensor") != std::string::npos)
+      ++ops[(*match)[2]];
   }
   return ops;
 }
@@ -48,7 +48,8 @@ std::set<std::string> declared_layers(const std::string& header) {
   static const std::regex declaration(R"((?:struct|class) (\w+)(?: final)? : (?:public )?(?:layers::)?Layer\b)");
   std::set<std::string> layers;
   const std::string text = without_comments(header);
-  for (auto match = std::sregex_iterator(text.begin(), text.end(), declaration); match != std::sregex_iterator(); ++match)
+  for (auto match = std::sregex_iterator(text.begin(), text.end(), declaration); match != std::sregex_iterator();
+       ++match)
     layers.insert((*match)[1]);
   return layers;
 }
@@ -83,9 +84,15 @@ void without_tensors(uint64_t seed);
 constexpr double number(uint32_t bits) { return 0; }
 enum class Kind : uint8_t { a, b };
 )";
-  CHECK(declared_ops(header) ==
-        std::map<std::string, int>{{"one", 1}, {"operator+", 2}, {"operator<=", 1}, {"two", 1}, {"several", 1},
-                                   {"compared", 1}, {"with_options", 1}, {"made", 1}, {"filled_", 1}});
+  CHECK(declared_ops(header) == std::map<std::string, int>{{"one", 1},
+                                                           {"operator+", 2},
+                                                           {"operator<=", 1},
+                                                           {"two", 1},
+                                                           {"several", 1},
+                                                           {"compared", 1},
+                                                           {"with_options", 1},
+                                                           {"made", 1},
+                                                           {"filled_", 1}});
 }
 
 TEST_CASE("coverage: layers are found in a header's text") {

@@ -57,6 +57,9 @@ TEST_CASE("arange: integers and floating numbers, both ways, empty") {
   CHECK(arange(0, 5, -1).numel() == 0);
   CHECK(arange(5, 0).numel() == 0);
   CHECK(arange(0).shape() == Shape{0});
+  CHECK(arange(INT64_MAX - 2, INT64_MAX, INT64_MAX).to_vector<int64_t>() == Integers{INT64_MAX - 2});
+  CHECK(arange(0, INT64_MIN + 1, INT64_MIN).to_vector<int64_t>() == Integers{0});
+  CHECK_THROWS_AS(arange(INT64_MIN, INT64_MAX), ValueError);
   CHECK(arange(3.0).dtype() == DType::f32);
   CHECK(arange(0, 1, 0.25).to_vector<float>() == std::vector<float>{0, 0.25F, 0.5F, 0.75F});
   CHECK(arange(0, 1, 0.1).numel() == 10);

@@ -173,7 +173,9 @@ TEST_CASE("attention layer: key and value widths of their own") {
   CHECK(attention.key.weight.shape() == Shape{5, 3});
   CHECK(attention.value.weight.shape() == Shape{5, 4});
   CHECK(attention(randn({1, 1, 5}), randn({1, 2, 3}), randn({1, 2, 4})).shape() == Shape{1, 1, 5});
-  CHECK_THAT(message_of([&] { attention(randn({1, 1, 5}), randn({1, 2, 4}), randn({1, 2, 4})); }),
+  CHECK_THAT(message_of([&] {
+               attention(randn({1, 1, 5}), randn({1, 2, 4}), randn({1, 2, 4}));
+             }),
              Contains("[1, 2, 4]") && Contains("[5, 3]"));
 }
 
@@ -225,11 +227,18 @@ TEST_CASE("attention layer: a mask of another shape is refused, naming both shap
   block.parameters();
   MultiHeadAttention& attention = block.attention;
   Tensor q = randn({2, 2, 4}), k = randn({2, 3, 4});
-  CHECK_THAT(message_of([&] { attention(q, k, k, {.mask = ones({3, 2}, DType::boolean)}); }),
+  CHECK_THAT(message_of([&] {
+               attention(q, k, k, {.mask = ones({3, 2}, DType::boolean)});
+             }),
              Contains("[3, 2]") && Contains("[2, 3]") && Contains("(in attention)"));
-  CHECK_THAT(message_of([&] { attention(q, k, k, {.mask = {}, .key_mask = ones({2, 2}, DType::boolean)}); }),
+  CHECK_THAT(message_of([&] {
+               attention(q, k, k, {.mask = {}, .key_mask = ones({2, 2}, DType::boolean)});
+             }),
              Contains("key_mask") && Contains("[2, 2]") && Contains("[2, 3]"));
-  CHECK_THAT(message_of([&] { attention(q, k, k, {.mask = ones({2, 2, 3}, DType::boolean)}); }), Contains("3 dimensions"));
+  CHECK_THAT(message_of([&] {
+               attention(q, k, k, {.mask = ones({2, 2, 3}, DType::boolean)});
+             }),
+             Contains("3 dimensions"));
   CHECK_THAT(message_of([&] { attention(q, k, randn({2, 4, 4})); }), Contains("[2, 4, 4]"));
   CHECK_THAT(message_of([&] { attention(q, randn({3, 3, 4}), randn({3, 3, 4})); }), Contains("[3, 3, 4]"));
   CHECK_THAT(message_of([&] { attention(randn({4})); }), Contains("[4]"));

@@ -1,4 +1,5 @@
-// Layers are values: copies, moves and assignments, what optimizers hold, state dicts, modes, printing, paths in errors.
+// Layers are values: copies, moves and assignments, what optimizers hold, state dicts, modes, printing, paths in
+// errors.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -197,6 +198,27 @@ TEST_CASE("copying a layer: values, mode and what is frozen, but no gradient and
   CHECK(numbers(a.scale) == Numbers{2, 2});
 }
 
+TEST_CASE("layers: a cast between forward and backward is an error, also of what is frozen") {
+  LayerNorm norm(4);
+  norm.to(DType::f64);
+  norm.set_requires_grad(false);
+  const Tensor x = randn({3, 4}, DType::f64).set_requires_grad();
+  const Tensor y = sum(norm(x) * x);
+  norm.to(DType::f32);
+  CHECK_THAT(message_of([&] { y.backward(); }), Contains("layer_norm") && Contains("changed in place"));
+}
+
+TEST_CASE("assigning a Sequential copies the modes and sizes of its layers") {
+  Sequential a(Dropout(0.5), Linear(2, 2)), b(Dropout(0.25), Linear(2, 2));
+  b.eval();
+  a = b;
+  CHECK_FALSE(a.is_training());
+  CHECK_FALSE(a[0].is_training());
+  CHECK(a[0].describe() == "Dropout(0.25)");
+  Tensor x = ones({1, 2});
+  CHECK(numbers(a(x)) == numbers(b(x)));
+}
+
 TEST_CASE("copying a vector of layers, an optional one and a Sequential is deep, too") {
   Model a;
   a.extra.emplace(4, 1);
@@ -219,6 +241,8 @@ TEST_CASE("copying a vector of layers, an optional one and a Sequential is deep,
   c = e;
   CHECK(numbers(held) == Numbers(4, 0));
   CHECK_THAT(message_of([&] { c = Sequential(Linear(2, 2)); }), Contains("1 layers are assigned to 3"));
+  CHECK_THAT(message_of([&] { c = Sequential(Linear(2, 2), ReLU(), Linear(2, 1)); }),
+             Contains("at 1 a ReLU is assigned to a GELU"));
   CHECK_THAT(message_of([&] { c = Sequential(Linear(3, 2), GELU(), Linear(2, 1)); }),
              Contains("0.weight") && Contains("[2, 3]"));
 }
@@ -418,8 +442,9 @@ TEST_CASE("a layer prints as a tree with shapes and parameter counts") {
   CHECK_THAT(out.str(), Contains("Model") && Contains("blocks.0: Block") && Contains("up: Linear(4, 4)") &&
                             Contains("weight: [4, 4]") && Contains("scale: [4] (buffer)") && Contains("gate: [4]") &&
                             Contains("heads.1: Linear(4, 3)") && !Contains("extra"));
-  CHECK_THAT(TransformerEncoderLayer(8, 2, {.norm_first = false}).to_string(),
-             Contains("TransformerEncoderLayer(8, 2 heads, post-norm)") && Contains("LayerNorm(8") && Contains("Dropout("));
+  CHECK_THAT(
+      TransformerEncoderLayer(8, 2, {.norm_first = false}).to_string(),
+      Contains("TransformerEncoderLayer(8, 2 heads, post-norm)") && Contains("LayerNorm(8") && Contains("Dropout("));
   CHECK_THAT(Linear(1000, 1000).to_string(), Contains("1,001,000") && Contains("1,000,000"));
   CHECK_THAT(Linear(2, 3, false).to_string(), Contains("Linear(2, 3, no bias)"));
   CHECK_THAT(Sequential(GELU(), layers::Tanh(), ReLU(), SiLU(), layers::Sigmoid()).to_string(),
@@ -430,7 +455,9 @@ TEST_CASE("errors name the layer: by type before a walk, by path after one, wher
   Model model;
   model.blocks[1].up = Linear(4, 4);
   Linear alone(128, 64);
-  CHECK_THAT(message_of([&] { alone(ones({16, 127})); }),
+  CHECK_THAT(message_of([&] {
+               alone(ones({16, 127}));
+             }),
              Contains("linear") && Contains("[16, 127]") && Contains("[64, 128]") && Contains("(in Linear(128, 64))"));
   model.parameters();
   CHECK_THAT(message_of([&] { model.heads[1](ones({2, 5})); }), Contains("(in heads.1)"));

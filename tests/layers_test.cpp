@@ -137,11 +137,11 @@ std::vector<LayerCase> layer_cases() {
     return layer(in[0]);
   }));
   TransformerEncoderLayer dropping(4, 2, {.hidden = 4, .dropout = 0.3});
-  rows.push_back(row("TransformerEncoderLayer", "dropping, seeded inside", dropping, {x},
-                     [](auto& layer, const Tensors& in) {
-                       manual_seed(3);
-                       return layer(in[0]);
-                     }));
+  rows.push_back(
+      row("TransformerEncoderLayer", "dropping, seeded inside", dropping, {x}, [](auto& layer, const Tensors& in) {
+        manual_seed(3);
+        return layer(in[0]);
+      }));
   return rows;
 }
 

@@ -117,9 +117,12 @@ std::vector<char> bytes_of(const Tensor& dense) {
 
 template <class T>
 T poison() {
-  if constexpr (std::is_floating_point_v<T>) return std::numeric_limits<T>::quiet_NaN();
-  else if constexpr (std::is_same_v<T, bool>) return true;
-  else return static_cast<T>(int64_t{1} << 40);
+  if constexpr (std::is_floating_point_v<T>)
+    return std::numeric_limits<T>::quiet_NaN();
+  else if constexpr (std::is_same_v<T, bool>)
+    return true;
+  else
+    return static_cast<T>(int64_t{1} << 40);
 }
 
 Placed place(const Array& array, DType dtype, Layout layout, int64_t expand_dim) {
@@ -155,7 +158,8 @@ Placed place(const Array& array, DType dtype, Layout layout, int64_t expand_dim)
   Tensor whole = empty({size}, dtype);
   Tensor tensor = make_view(whole, shape, strides, offset);
   visit_dtype(dtype, [&]<class T>(T) {
-    if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) return;
+    if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
+      return;
     else {
       T* data = whole.data<T>();
       for (int64_t i = 0; i < size; ++i) data[i] = poison<T>();
@@ -191,7 +195,8 @@ bool same_bits(const Tensors& a, const Tensors& b) {
 std::vector<double> elements(const Tensor& x) {
   std::vector<double> values;
   visit_dtype(x.dtype(), [&]<class T>(T) {
-    if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) values = x.to_vector<double>();
+    if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
+      values = x.to_vector<double>();
     else {
       const T* data = x.data<T>();
       each_index(x.shape(), [&](const Shape& index) {
@@ -211,7 +216,8 @@ struct Tolerance {
 };
 
 // Nothing where they agree, else the worst element.
-std::string difference(const std::vector<double>& got, std::vector<double> right, const Shape& shape, Tolerance tolerance) {
+std::string difference(const std::vector<double>& got, std::vector<double> right, const Shape& shape,
+                       Tolerance tolerance) {
   if (got.size() != right.size()) return "another number of elements";
   double largest = 0;
   for (double& r : right) {
@@ -226,7 +232,8 @@ std::string difference(const std::vector<double>& got, std::vector<double> right
     const double g = got[place], r = right[place];
     double error = 0;
     if (std::isfinite(g) && std::isfinite(r))
-      error = std::abs(g - r) / (tolerance.relative * (tolerance.accumulates ? std::max(largest, 1.0) : std::abs(r)) + floor);
+      error = std::abs(g - r) /
+              (tolerance.relative * (tolerance.accumulates ? std::max(largest, 1.0) : std::abs(r)) + floor);
     else if (!(std::isnan(g) && std::isnan(r)) && g != r)
       error = inf;
     if (error > worst) {
@@ -421,9 +428,11 @@ class Runner {
       check(y.requires_grad() || !all, "a floating output requires no gradient");
       if (!y.requires_grad()) continue;
       outputs.push_back(y);
-      if (dense) options.grad_outputs.push_back(weights_like(y, seed));
+      if (dense)
+        options.grad_outputs.push_back(weights_like(y, seed));
 
-      else options.grad_outputs.push_back(full({}, 0.75, y.dtype()).expand(y.shape()));
+      else
+        options.grad_outputs.push_back(full({}, 0.75, y.dtype()).expand(y.shape()));
     }
     for (size_t i = 0; i < in.size(); ++i)
       if (wanted[i]) leaves.push_back(in[i]);
@@ -530,7 +539,8 @@ class Runner {
       }
       check(got[i].shape() == right[i].shape(), text, i, ": shape ", got[i].shape(), ", not ", right[i].shape());
       if (got[i].shape() != right[i].shape()) continue;
-      const std::string what = difference(elements(got[i]), elements(right[i]), got[i].shape(), {relative, true, false});
+      const std::string what =
+          difference(elements(got[i]), elements(right[i]), got[i].shape(), {relative, true, false});
       check(what.empty(), text, i, ": ", what);
     }
   }
@@ -604,7 +614,8 @@ class Runner {
           try {
             Tensors y = row_.function(in);
             for (const Tensor& t : y)
-              if (t.requires_grad()) backward({t}, {.grad_outputs = {ones(t.shape(), t.dtype())}, .retain_graph = true});
+              if (t.requires_grad())
+                backward({t}, {.grad_outputs = {ones(t.shape(), t.dtype())}, .retain_graph = true});
           } catch (const Error&) {
           }
         });
@@ -615,7 +626,7 @@ class Runner {
 
   // Every pair of special numbers.
   void run_special() {
-    const std::vector<double> numbers = {nan, inf,   -inf, 0.0,  -0.0, 1.0,  -1.0, 0x1p-140,
+    const std::vector<double> numbers = {nan, inf,   -inf, 0.0,  -0.0,  1.0,  -1.0,  0x1p-140,
                                          2.5, -0.75, 3e38, 1e30, -1e30, 88.5, -104.0};
     const auto n = static_cast<int64_t>(numbers.size());
     for (DType dtype : {DType::f32, DType::f64}) {
@@ -755,12 +766,13 @@ TEST_CASE("op case harness: a value that depends on recording, a changed input a
   CHECK_THAT(faults(row), Contains("storages alive"));
 }
 
-TEST_CASE("op case harness: integers that are taken where a DTypeError is due are found, and a composed form that differs") {
+TEST_CASE(
+    "op case harness: integers that are taken where a DTypeError is due are found, and a composed form that differs") {
   OpCase row = doubling();
   row.of_integers = std::nullopt;
   CHECK_THAT(faults(row), Contains("a DTypeError was due: no error"));
   row = doubling();
   row.composed = [](const Tensors& in) { return in[0] + in[0] * 1.0001; };
-  CHECK_THAT(faults(row), Contains("the composed form has another value") &&
-                              Contains("the composed form has another gradient"));
+  CHECK_THAT(faults(row),
+             Contains("the composed form has another value") && Contains("the composed form has another gradient"));
 }

@@ -96,6 +96,19 @@ TEST_CASE("softmax and log_softmax of one number and of nothing") {
   CHECK_THROWS_WITH(softmax(arange(3), 0), Catch::Contains("to("));
 }
 
+TEST_CASE("where softmax is 0, so is its gradient, whatever comes from above") {
+  for (double above : {inf, -inf, std::numeric_limits<double>::quiet_NaN()}) {
+    const Tensor x = from_vector<double>({0, -inf, std::log(3.0)}).set_requires_grad();
+    const Tensor weights = from_vector<double>({1, above, 0}).set_requires_grad();
+    softmax(x, 0).backward(weights.detach());
+    CHECK(values(x.grad())[0] == Approx(0.1875));
+    CHECK(values(x.grad())[1] == 0);
+    CHECK(values(x.grad())[2] == Approx(-0.1875));
+    const Tensor g = grad(softmax(x, 0), {x}, {.grad_outputs = {weights}, .create_graph = true})[0];
+    CHECK(all(isfinite(grad(g.select(0, 0), {x})[0])).item<bool>());
+  }
+}
+
 TEST_CASE("softmax's second derivative") {
   // y = softmax(x)[0] with p = (1/4, 3/4): y' = (p q, -p q), d(p q)/dx = p q (q - p) (1, -1).
   const Tensor x = from_vector<double>({0, std::log(3.0)}).set_requires_grad();

@@ -146,6 +146,8 @@ TEST_CASE("item: the only element, converted; anything else is an error") {
   CHECK(full({}, 2.5).item<int64_t>() == 2);
   CHECK(full({}, int64_t{1} << 60).item<int64_t>() == int64_t{1} << 60);
   CHECK(full({}, std::numeric_limits<int64_t>::max()).item<int64_t>() == std::numeric_limits<int64_t>::max());
+  CHECK(full({}, (1 << 24) + 1).item<int>() == (1 << 24) + 1);  // more than a float holds
+  CHECK(full({}, (1LL << 60) + 1).item<long long>() == (1LL << 60) + 1);
   CHECK(full({}, true).item<bool>());
   CHECK(full({}, 0.1).item<bool>());
   CHECK(full({}, 1.5, DType::bf16).item<double>() == 1.5);

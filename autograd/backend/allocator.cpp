@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-// Sizes are rounded up to one of four steps between powers of two: at most a quarter of a block is unused.
+// Sizes are rounded up to one of four steps between powers of two, or to 64 bytes: of a block beyond 192 bytes at most
+// a quarter is unused.
 int64_t rounded(int64_t bytes) {
   if (bytes <= kAlignment) return kAlignment;
   auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes - 1)));

@@ -8,12 +8,12 @@ namespace regard {
 
 namespace {
 
-// dx = y (g - sum(g y)), one pass over memory; its own gradient is composed.
+// dx = y (g - sum(g y)), one pass over memory, and 0 where y is 0, whatever g; its own gradient is composed.
 Tensor softmax_grad(const Tensor& y, const Tensor& g, int64_t dim) {
   Tensor dx = empty_like(y);
   kernels(y).softmax_grad(dx, y, g, dim);
   return record("softmax_grad", dx, inputs(y, g), saved(y, g), [dim](const Saved& s, const Tensor& h) {
-    const Tensor y = s[0], g = s[1];
+    const Tensor y = s[0], g = where(y == 0.0, 0.0, s[1]);
     Grads grads(2);
     if (s.needs(0)) grads[0] = h * (g - sum(g * y, dim, true)) - g * sum(h * y, dim, true);
     if (s.needs(1)) grads[1] = softmax_grad(y, h, dim);  // the Jacobian is symmetric

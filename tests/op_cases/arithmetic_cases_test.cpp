@@ -136,8 +136,8 @@ Table arithmetic_cases() {
           "pow", "exponent -1", [](T in) { return pow(in[0], -1.0); }, [](double x) { return 1 / x; }, to_float,
           Fill::distinct)),
       special(of_one(
-          "pow", "exponent 0.5", [](T in) { return pow(in[0], 0.5); }, [](double x) { return std::sqrt(x); },
-          to_float, Fill::positive)),
+          "pow", "exponent 0.5", [](T in) { return pow(in[0], 0.5); }, [](double x) { return std::sqrt(x); }, to_float,
+          Fill::positive)),
       special(of_one(
           "pow", "negative base, whole exponent", [](T in) { return pow(-2.0, in[0] * 0.0 + 3.0); },
           [](double x) { return std::isfinite(x) ? -8.0 : nan; }, to_float)),

@@ -33,8 +33,7 @@ void each_index(const Shape& shape, const F& f) {
 inline double at(const Array& x, const Shape& index) {
   int64_t place = 0;
   const int64_t lead = index.dim() - x.shape.dim();
-  for (int64_t d = 0; d < x.shape.dim(); ++d)
-    place = place * x.shape[d] + (x.shape[d] == 1 ? 0 : index[d + lead]);
+  for (int64_t d = 0; d < x.shape.dim(); ++d) place = place * x.shape[d] + (x.shape[d] == 1 ? 0 : index[d + lead]);
   return x.values[static_cast<size_t>(place)];
 }
 inline double& ref(Array& x, const Shape& index) {

@@ -142,25 +142,29 @@ Table attention_cases() {
                                {{{2, 3, 2}}, {{2, 4, 2}}, {{2, 4, 3}}},
                                {{{3, 2}}, {{4, 2}}, {{4, 3}}}}));
     table.push_back(attention("causal", {.causal = true, .weights = weights},
-                              {qkv(1, 1, 3, 3, 2, 2), qkv(1, 2, 2, 5, 2, 3), qkv(1, 1, 5, 2, 2, 2), qkv(1, 2, 40, 40, 8, 8),
+                              {qkv(1, 1, 3, 3, 2, 2),
+                               qkv(1, 2, 2, 5, 2, 3),
+                               qkv(1, 1, 5, 2, 2, 2),
+                               qkv(1, 2, 40, 40, 8, 8),
                                {{{3, 2}}, {{3, 2}}, {{3, 2}}}}));
     table.push_back(attention("a mask of [L, S]", {.mask = true, .weights = weights},
                               {with(qkv(1, 2, 3, 4, 2, 2), {booleans({3, 4})}),
                                {{{2, 3, 2}}, {{2, 4, 2}}, {{2, 4, 3}}, booleans({3, 4})},
                                {{{3, 2}}, {{4, 2}}, {{4, 3}}, booleans({3, 4})},
                                with(qkv(2, 2, 19, 35, 8, 8), {booleans({19, 35})})}));
-    table.push_back(attention("an integer mask of [N, 1, L, S], causal", {.mask = true, .causal = true, .weights = weights},
+    table.push_back(attention("an integer mask of [N, 1, L, S], causal",
+                              {.mask = true, .causal = true, .weights = weights},
                               {with(qkv(2, 2, 3, 3, 2, 2), {{{2, 1, 3, 3}, Fill::integers, 0, 3}}),
                                with(qkv(2, 2, 2, 5, 2, 2), {{{1, 2, 1, 5}, Fill::integers, 0, 2}})}));
     table.push_back(attention("a float mask", {.mask = true, .additive = true, .weights = weights},
-                              {with(qkv(1, 2, 2, 3, 2, 2), {{{2, 3}}}),
-                               with(qkv(2, 2, 3, 3, 2, 2), {{{2, 1, 1, 3}}}),
+                              {with(qkv(1, 2, 2, 3, 2, 2), {{{2, 3}}}), with(qkv(2, 2, 3, 3, 2, 2), {{{2, 1, 1, 3}}}),
                                with(qkv(1, 2, 17, 33, 4, 4), {{{1, 2, 17, 33}}})}));
     table.push_back(attention("a key mask", {.key_mask = true, .weights = weights},
                               {with(qkv(2, 1, 2, 4, 2, 2), {booleans({2, 4})}),
                                {{{2, 3, 2}}, {{2, 4, 2}}, {{2, 4, 3}}, booleans({2, 4})},
                                with(qkv(2, 2, 18, 34, 4, 4), {booleans({2, 34})})}));
-    table.push_back(attention("every mask together", {.mask = true, .key_mask = true, .causal = true, .scale = 0.75, .weights = weights},
+    table.push_back(attention("every mask together",
+                              {.mask = true, .key_mask = true, .causal = true, .scale = 0.75, .weights = weights},
                               {with(qkv(2, 2, 3, 4, 2, 2), {booleans({3, 4}), booleans({2, 4})})}));
     table.push_back(attention("a float mask, key mask and causal",
                               {.mask = true, .additive = true, .key_mask = true, .causal = true, .weights = weights},

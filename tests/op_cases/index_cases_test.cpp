@@ -86,7 +86,9 @@ Table index_cases() {
                 .inputs = {{{3, 4}}, positions({3, 5}, 4)},
                 .function = [](T in) { return gather(in[0], -1, in[1]); },
                 .reference = [](A in) { return gathered(in[0], 1, in[1]); },
-                .more = {{{{3, 4}}, positions({2, 2}, 4)}, {{{3, 4}}, positions({0, 2}, 4)}, {{{9, 37}}, positions({9, 70}, 37)}}}),
+                .more = {{{{3, 4}}, positions({2, 2}, 4)},
+                         {{{3, 4}}, positions({0, 2}, 4)},
+                         {{{9, 37}}, positions({9, 70}, 37)}}}),
       integers({.op = "gather",
                 .variant = "middle",
                 .inputs = {{{2, 3, 2}}, positions({2, 4, 2}, 3)},
@@ -113,12 +115,13 @@ Table index_cases() {
                 .inputs = {{{2, 3, 2}}, positions({2, 2, 1}, 2), {{3, 4, 2}}},
                 .function = [](T in) { return scatter_add(in[0], 2, in[1], in[2]); },
                 .reference = [](A in) { return scattered(in[0], 2, in[1], in[2]); }}),
-      integers({.op = "index_select",
-                .variant = "first, duplicates",
-                .inputs = {{{3, 4}}, positions({5}, 3)},
-                .function = [](T in) { return index_select(in[0], 0, in[1]); },
-                .reference = [](A in) { return listed(in[0], 0, in[1]); },
-                .more = {{{{3, 4}}, positions({0}, 3)}, {{{3, 0}}, positions({2}, 3)}, {{{11, 33}}, positions({40}, 11)}}}),
+      integers(
+          {.op = "index_select",
+           .variant = "first, duplicates",
+           .inputs = {{{3, 4}}, positions({5}, 3)},
+           .function = [](T in) { return index_select(in[0], 0, in[1]); },
+           .reference = [](A in) { return listed(in[0], 0, in[1]); },
+           .more = {{{{3, 4}}, positions({0}, 3)}, {{{3, 0}}, positions({2}, 3)}, {{{11, 33}}, positions({40}, 11)}}}),
       integers({.op = "index_select",
                 .variant = "last",
                 .inputs = {{{2, 3, 4}}, positions({3}, 4)},
@@ -136,17 +139,18 @@ Table index_cases() {
                 .inputs = {{{2, 2, 3}}, positions({4}, 3), {{2, 2, 4}}},
                 .function = [](T in) { return index_add(in[0], -1, in[1], in[2]); },
                 .reference = [](A in) { return added(in[0], 2, in[1], in[2]); }}),
-      integers({.op = "embedding",
-                .variant = "ids of two dimensions",
-                .inputs = {positions({2, 3}, 5), {{5, 4}}},
-                .function = [](T in) { return embedding(in[0], in[1]); },
-                .reference = [](A in) { return looked_up(in[0], in[1]); },
-                .more = {{positions({}, 5), {{5, 4}}}, {positions({0, 2}, 5), {{5, 4}}}, {positions({50}, 3), {{3, 40}}}},
-                .composed =
-                    [](T in) {
-                      Tensor rows = matmul(one_hot(in[0], in[1].size(0)).to(in[1].dtype()), in[1]);
-                      return rows;
-                    }}),
+      integers(
+          {.op = "embedding",
+           .variant = "ids of two dimensions",
+           .inputs = {positions({2, 3}, 5), {{5, 4}}},
+           .function = [](T in) { return embedding(in[0], in[1]); },
+           .reference = [](A in) { return looked_up(in[0], in[1]); },
+           .more = {{positions({}, 5), {{5, 4}}}, {positions({0, 2}, 5), {{5, 4}}}, {positions({50}, 3), {{3, 40}}}},
+           .composed =
+               [](T in) {
+                 Tensor rows = matmul(one_hot(in[0], in[1].size(0)).to(in[1].dtype()), in[1]);
+                 return rows;
+               }}),
       {.op = "one_hot",
        .variant = "classes given",
        .inputs = {positions({2, 3}, 4)},
@@ -164,25 +168,23 @@ Table index_cases() {
        .results = {DType::i64}},
   };
   // What comes of the padding row is replaced: it has no gradient, so central differences must not see it.
-  table.push_back({.op = "embedding",
-                   .variant = "with a padding row",
-                   .inputs = {positions({7}, 3), {{3, 2}, Fill::normal, 0, 0, -1}},
-                   .function =
-                       [](T in) {
-                         return masked_fill(embedding(in[0], in[1], 0), unsqueeze(in[0] == 0, -1), 5);
-                       },
-                   .reference =
-                       [](A in) {
-                         Array weight = in[1];
-                         weight.values[0] = weight.values[1] = 5;
-                         return looked_up(in[0], weight);
-                       },
-                   .composed =
-                       [](T in) {
-                         Tensor keep = (arange(3) > 0).view({3, 1});
-                         return embedding(in[0], where(keep, in[1], 5));
-                       },
-                   .of_integers = DType::i64});
+  table.push_back(
+      {.op = "embedding",
+       .variant = "with a padding row",
+       .inputs = {positions({7}, 3), {{3, 2}, Fill::normal, 0, 0, -1}},
+       .function = [](T in) { return masked_fill(embedding(in[0], in[1], 0), unsqueeze(in[0] == 0, -1), 5); },
+       .reference =
+           [](A in) {
+             Array weight = in[1];
+             weight.values[0] = weight.values[1] = 5;
+             return looked_up(in[0], weight);
+           },
+       .composed =
+           [](T in) {
+             Tensor keep = (arange(3) > 0).view({3, 1});
+             return embedding(in[0], where(keep, in[1], 5));
+           },
+       .of_integers = DType::i64});
   return table;
 }
 

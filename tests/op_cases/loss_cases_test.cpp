@@ -85,32 +85,33 @@ OpCase cross(const char* variant, Classes o, std::vector<Inputs> sets) {
                      },
                  .reference = [o](A in) { return over_classes(in, o); },
                  .more = sets,
-                 .composed = [o](T in) {
-                   const int64_t dim = in[0].dim() == 1 ? 0 : 1, classes = in[0].size(dim);
-                   Tensor logp = log_softmax(in[0], dim);
-                   Tensor counted = in[1] != o.ignore;
-                   Tensor safe = masked_fill(in[1], logical_not(counted), 0);
-                   Tensor weight = o.weighted ? in[2] : ones({classes}, in[0].dtype());
-                   Shape along = Shape::filled(in[0].dim(), 1);
-                   along[dim] = classes;
-                   Tensor weighted = logp * weight.view(along);
-                   Tensor hit = -squeeze(gather(weighted, dim, unsqueeze(safe, dim)), dim);
-                   Tensor losses = hit * (1 - o.smoothing) - sum(weighted, dim) * (o.smoothing / static_cast<double>(classes));
-                   losses = where(counted, losses, 0.0);
-                   if (o.reduction != Reduction::mean) return reduced(losses, o.reduction);
-                   Tensor share = index_select(weight, 0, reshape(safe, {-1})).view(safe.shape());
-                   return sum(losses) / sum(where(counted, share, 0.0));
-                 }});
+                 .composed =
+                     [o](T in) {
+                       const int64_t dim = in[0].dim() == 1 ? 0 : 1, classes = in[0].size(dim);
+                       Tensor logp = log_softmax(in[0], dim);
+                       Tensor counted = in[1] != o.ignore;
+                       Tensor safe = masked_fill(in[1], logical_not(counted), 0);
+                       Tensor weight = o.weighted ? in[2] : ones({classes}, in[0].dtype());
+                       Shape along = Shape::filled(in[0].dim(), 1);
+                       along[dim] = classes;
+                       Tensor weighted = logp * weight.view(along);
+                       Tensor hit = -squeeze(gather(weighted, dim, unsqueeze(safe, dim)), dim);
+                       Tensor losses =
+                           hit * (1 - o.smoothing) - sum(weighted, dim) * (o.smoothing / static_cast<double>(classes));
+                       losses = where(counted, losses, 0.0);
+                       if (o.reduction != Reduction::mean) return reduced(losses, o.reduction);
+                       Tensor share = index_select(weight, 0, reshape(safe, {-1})).view(safe.shape());
+                       return sum(losses) / sum(where(counted, share, 0.0));
+                     }});
 }
 
 Input classes(const Shape& shape, int64_t low, int64_t high) { return {shape, Fill::integers, low, high}; }
 
 std::function<Tensor(T)> bce(Reduction reduction, bool weight, bool pos_weight) {
   return [=](T in) {
-    return binary_cross_entropy_with_logits(in[0], in[1],
-                                            {.weight = weight ? in[2] : Tensor(),
-                                             .pos_weight = pos_weight ? in.back() : Tensor(),
-                                             .reduction = reduction});
+    return binary_cross_entropy_with_logits(
+        in[0], in[1],
+        {.weight = weight ? in[2] : Tensor(), .pos_weight = pos_weight ? in.back() : Tensor(), .reduction = reduction});
   };
 }
 Reference bce_reference(Reduction reduction, bool weight, bool pos_weight) {
@@ -132,10 +133,9 @@ Table loss_cases() {
   Table table;
   const Input logits{{4, 3}}, weight{{3}, Fill::positive, 0, 0, 0, false};
   for (Reduction reduction : reductions)
-    table.push_back(cross(name_of(reduction), {.reduction = reduction},
-                          {{logits, classes({4}, 0, 3)},
-                           {{{30, 67}}, classes({30}, 0, 67)},
-                           {{{5, 1}}, classes({5}, 0, 1)}}));
+    table.push_back(
+        cross(name_of(reduction), {.reduction = reduction},
+              {{logits, classes({4}, 0, 3)}, {{{30, 67}}, classes({30}, 0, 67)}, {{{5, 1}}, classes({5}, 0, 1)}}));
   for (Reduction reduction : reductions)
     table.push_back(cross((std::string("ignored targets, smoothing, ") + name_of(reduction)).c_str(),
                           {.ignore = 2, .smoothing = 0.25, .reduction = reduction},
@@ -151,7 +151,8 @@ Table loss_cases() {
   table.push_back(cross("[N, C, d1], none, weights", {.reduction = Reduction::none, .weighted = true},
                         {{{{2, 3, 2}}, classes({2, 2}, 0, 3), weight}}));
   // Over nothing the mean is 0, which the composed form's 0 / 0 is not.
-  OpCase none_counted = cross("every target ignored", {.ignore = 0}, {{logits, classes({4}, 0, 1)}, {{{0, 3}}, classes({0}, 0, 3)}});
+  OpCase none_counted =
+      cross("every target ignored", {.ignore = 0}, {{logits, classes({4}, 0, 1)}, {{{0, 3}}, classes({0}, 0, 3)}});
   none_counted.composed = {};
   table.push_back(none_counted);
 
@@ -161,7 +162,8 @@ Table loss_cases() {
     row.op = "nll_loss";
     row.composed = {};
     row.function = [o](T in) {
-      return nll_loss(in[0], in[1], {.weight = o.weighted ? in[2] : Tensor(), .ignore_index = o.ignore, .reduction = o.reduction});
+      return nll_loss(in[0], in[1],
+                      {.weight = o.weighted ? in[2] : Tensor(), .ignore_index = o.ignore, .reduction = o.reduction});
     };
     return row;
   };
@@ -173,38 +175,41 @@ Table loss_cases() {
 
   const Input x{{2, 3, 4}}, y{{2, 3, 4}};
   for (Reduction reduction : reductions) {
-    table.push_back(summed({.op = "mse_loss",
-                            .variant = name_of(reduction),
-                            .inputs = {x, y},
-                            .function = [reduction](T in) { return mse_loss(in[0], in[1], reduction); },
-                            .reference =
-                                [reduction](A in) {
-                                  return reduced(zip(in[0], in[1], [](double a, double b) { return (a - b) * (a - b); }),
-                                                 reduction);
-                                },
-                            .more = {{{{}}, {{}}}, {{{0}}, {{0}}}, {{{9, 37}}, {{9, 37}}}},
-                            .composed = [reduction](T in) { return reduced(square(in[0] - in[1]), reduction); }}));
-    table.push_back(summed({.op = "binary_cross_entropy_with_logits",
-                            .variant = name_of(reduction),
-                            .inputs = {x, {{2, 3, 4}, Fill::unit}},
-                            .function = bce(reduction, false, false),
-                            .reference = bce_reference(reduction, false, false),
-                            .more = {{{{}}, {{}, Fill::unit}}, {{{0}}, {{0}, Fill::unit}}, {{{9, 37}}, {{9, 37}, Fill::unit}}},
-                            .composed = [reduction](T in) {
-                              Tensor p = sigmoid(in[0]);
-                              return reduced(-(in[1] * log(p) + (1.0 - in[1]) * log(1.0 - p)), reduction);
-                            }}));
-    table.push_back(summed({.op = "kl_div",
-                            .variant = name_of(reduction),
-                            .inputs = {x, {{2, 3, 4}, Fill::unit}},
-                            .function = [reduction](T in) { return kl_div(in[0], in[1], reduction); },
-                            .reference =
-                                [reduction](A in) {
-                                  return reduced(zip(in[0], in[1], [](double q, double t) { return t == 0 ? 0.0 : t * (std::log(t) - q); }),
-                                                 reduction);
-                                },
-                            .more = {{{{}}, {{}, Fill::unit}}, {{{0}}, {{0}, Fill::unit}}},
-                            .composed = [reduction](T in) { return reduced(in[1] * (log(in[1]) - in[0]), reduction); }}));
+    table.push_back(summed(
+        {.op = "mse_loss",
+         .variant = name_of(reduction),
+         .inputs = {x, y},
+         .function = [reduction](T in) { return mse_loss(in[0], in[1], reduction); },
+         .reference =
+             [reduction](A in) {
+               return reduced(zip(in[0], in[1], [](double a, double b) { return (a - b) * (a - b); }), reduction);
+             },
+         .more = {{{{}}, {{}}}, {{{0}}, {{0}}}, {{{9, 37}}, {{9, 37}}}},
+         .composed = [reduction](T in) { return reduced(square(in[0] - in[1]), reduction); }}));
+    table.push_back(
+        summed({.op = "binary_cross_entropy_with_logits",
+                .variant = name_of(reduction),
+                .inputs = {x, {{2, 3, 4}, Fill::unit}},
+                .function = bce(reduction, false, false),
+                .reference = bce_reference(reduction, false, false),
+                .more = {{{{}}, {{}, Fill::unit}}, {{{0}}, {{0}, Fill::unit}}, {{{9, 37}}, {{9, 37}, Fill::unit}}},
+                .composed = [reduction](T in) {
+                  Tensor p = sigmoid(in[0]);
+                  return reduced(-(in[1] * log(p) + (1.0 - in[1]) * log(1.0 - p)), reduction);
+                }}));
+    table.push_back(
+        summed({.op = "kl_div",
+                .variant = name_of(reduction),
+                .inputs = {x, {{2, 3, 4}, Fill::unit}},
+                .function = [reduction](T in) { return kl_div(in[0], in[1], reduction); },
+                .reference =
+                    [reduction](A in) {
+                      return reduced(
+                          zip(in[0], in[1], [](double q, double t) { return t == 0 ? 0.0 : t * (std::log(t) - q); }),
+                          reduction);
+                    },
+                .more = {{{{}}, {{}, Fill::unit}}, {{{0}}, {{0}, Fill::unit}}},
+                .composed = [reduction](T in) { return reduced(in[1] * (log(in[1]) - in[0]), reduction); }}));
   }
   const Input factor{{4}, Fill::positive, 0, 0, 0, false};
   table.push_back(summed({.op = "binary_cross_entropy_with_logits",
@@ -221,9 +226,11 @@ Table loss_cases() {
                           .variant = "an integer target",
                           .inputs = {x, classes({2, 3, 4}, -2, 3)},
                           .function = [](T in) { return mse_loss(in[0], in[1]); },
-                          .reference = [](A in) {
-                            return reduced(zip(in[0], in[1], [](double a, double b) { return (a - b) * (a - b); }), Reduction::mean);
-                          }}));
+                          .reference =
+                              [](A in) {
+                                return reduced(zip(in[0], in[1], [](double a, double b) { return (a - b) * (a - b); }),
+                                               Reduction::mean);
+                              }}));
   return table;
 }
 

@@ -73,7 +73,8 @@ Table matrix_cases() {
       of("batches", {2, 2, 3}, {2, 3, 2}, {{{{0, 2, 3}}, {{0, 3, 2}}}, {{{3, 16, 16}}, {{3, 16, 16}}}}),
       of("a batch by a matrix", {2, 2, 3}, {3, 2}, {{{{4, 3, 8}}, {{8, 5}}}, {{{2, 3, 2, 4}}, {{4, 3}}}}),
       of("a matrix by a batch", {2, 3}, {2, 3, 2}),
-      of("broadcast batches", {2, 1, 2, 3}, {2, 3, 2}, {{{{1, 3, 2, 2}}, {{2, 1, 2, 2}}}, {{{2, 1, 2, 3}}, {{0, 3, 2}}}}),
+      of("broadcast batches", {2, 1, 2, 3}, {2, 3, 2},
+         {{{{1, 3, 2, 2}}, {{2, 1, 2, 2}}}, {{{2, 1, 2, 3}}, {{0, 3, 2}}}}),
       of("eight dimensions", {1, 2, 1, 1, 2, 1, 2, 2}, {2, 1, 2, 1}),
   };
   table[0].composed = [](T in) { return sum(unsqueeze(in[0], -1) * unsqueeze(in[1], -3), -2); };
@@ -85,28 +86,31 @@ Table matrix_cases() {
                        [](A in) {
                          return make({in[0].shape[0], in[0].shape[0]}, [&](const Shape& i) {
                            double sum = 0;
-                           for (int64_t k = 0; k < in[0].shape[1]; ++k) sum += at(in[0], {i[0], k}) * at(in[0], {i[1], k});
+                           for (int64_t k = 0; k < in[0].shape[1]; ++k)
+                             sum += at(in[0], {i[0], k}) * at(in[0], {i[1], k});
                            return sum;
                          });
                        },
                    .ulps = 64,
                    .accumulates = true});
   auto affine = [](A in) {
-    return make([&] {
-      Shape shape = in[0].shape;
-      shape[shape.dim() - 1] = in[1].shape[0];
-      return shape;
-    }(), [&](const Shape& i) {
-      const int64_t out = i[i.dim() - 1];
-      double sum = in.size() > 2 ? in[2].values[static_cast<size_t>(out)] : 0;
-      for (int64_t k = 0; k < in[1].shape[1]; ++k) {
-        Shape place = i;
-        place[i.dim() - 1] = k;
-        // x's last size may be 1, which at() takes for any: read by its own sizes.
-        sum += at(in[0], place) * at(in[1], {out, k});
-      }
-      return sum;
-    });
+    return make(
+        [&] {
+          Shape shape = in[0].shape;
+          shape[shape.dim() - 1] = in[1].shape[0];
+          return shape;
+        }(),
+        [&](const Shape& i) {
+          const int64_t out = i[i.dim() - 1];
+          double sum = in.size() > 2 ? in[2].values[static_cast<size_t>(out)] : 0;
+          for (int64_t k = 0; k < in[1].shape[1]; ++k) {
+            Shape place = i;
+            place[i.dim() - 1] = k;
+            // x's last size may be 1, which at() takes for any: read by its own sizes.
+            sum += at(in[0], place) * at(in[1], {out, k});
+          }
+          return sum;
+        });
   };
   table.push_back({.op = "linear",
                    .variant = "with a bias",

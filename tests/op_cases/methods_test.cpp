@@ -29,15 +29,42 @@ std::vector<Method> methods() {
       {"contiguous", [](T t) { return t[0].t().contiguous(); }, [](T t) { return contiguous(transpose(t[0], 0, 1)); }},
       {"operator[]", [](T t) { return t[0][1]; }, [](T t) { return select(t[0], 0, 1); }},
       {"operator[] of a range", [](T t) { return t[0][Range(1, 2)]; }, [](T t) { return slice(t[0], 0, 1, 2); }},
-      {"index", [](T t) { return t[0].index({-1, Range(0, 3, 2)}); },
+      {"index",
+       [](T t) {
+         return t[0].index({-1, Range(0, 3, 2)});
+       },
        [](T t) { return slice(select(t[0], 0, 1), 0, 0, 3, 2); }},
-      {"view", [](T t) { return t[0].view({3, -1}); }, [](T t) { return view(t[0], {3, 2}); }},
-      {"reshape", [](T t) { return t[0].t().reshape({2, 3}); }, [](T t) { return reshape(transpose(t[0], 0, 1), {2, 3}); }},
+      {"view",
+       [](T t) {
+         return t[0].view({3, -1});
+       },
+       [](T t) {
+         return view(t[0], {3, 2});
+       }},
+      {"reshape",
+       [](T t) {
+         return t[0].t().reshape({2, 3});
+       },
+       [](T t) {
+         return reshape(transpose(t[0], 0, 1), {2, 3});
+       }},
       {"flatten", [](T t) { return t[4].flatten(1); }, [](T t) { return flatten(t[4], 1); }},
-      {"permute", [](T t) { return t[4].permute({2, 0, 1}); }, [](T t) { return permute(t[4], {2, 0, 1}); }},
+      {"permute",
+       [](T t) {
+         return t[4].permute({2, 0, 1});
+       },
+       [](T t) {
+         return permute(t[4], {2, 0, 1});
+       }},
       {"transpose", [](T t) { return t[0].transpose(0, -1); }, [](T t) { return transpose(t[0], 0, -1); }},
       {"t", [](T t) { return t[0].t(); }, [](T t) { return transpose(t[0], 0, 1); }},
-      {"expand", [](T t) { return t[4].expand({2, 4, 3}); }, [](T t) { return expand(t[4], {2, 4, 3}); }},
+      {"expand",
+       [](T t) {
+         return t[4].expand({2, 4, 3});
+       },
+       [](T t) {
+         return expand(t[4], {2, 4, 3});
+       }},
       {"squeeze", [](T t) { return t[4].squeeze(); }, [](T t) { return squeeze(t[4]); }},
       {"squeeze of one", [](T t) { return t[4].squeeze(1); }, [](T t) { return squeeze(t[4], 1); }},
       {"unsqueeze", [](T t) { return t[0].unsqueeze(-1); }, [](T t) { return unsqueeze(t[0], -1); }},
@@ -46,7 +73,13 @@ std::vector<Method> methods() {
       {"select", [](T t) { return t[0].select(1, -1); }, [](T t) { return select(t[0], 1, -1); }},
       {"split", [](T t) { return t[0].split(2, 1); }, [](T t) { return split(t[0], 2, 1); }},
       {"chunk", [](T t) { return t[0].chunk(2, 1); }, [](T t) { return chunk(t[0], 2, 1); }},
-      {"flip", [](T t) { return t[0].flip({0, 1}); }, [](T t) { return flip(t[0], {0, 1}); }},
+      {"flip",
+       [](T t) {
+         return t[0].flip({0, 1});
+       },
+       [](T t) {
+         return flip(t[0], {0, 1});
+       }},
       {"triu", [](T t) { return t[0].triu(1); }, [](T t) { return triu(t[0], 1); }},
       {"tril", [](T t) { return t[0].tril(-1); }, [](T t) { return tril(t[0], -1); }},
       {"neg", [](T t) { return t[0].neg(); }, [](T t) { return neg(t[0]); }},
@@ -76,7 +109,13 @@ std::vector<Method> methods() {
       {"max over", [](T t) { return t[1].max(1); }, [](T t) { return max(t[1], 1); }},
       {"min", [](T t) { return t[1].min(); }, [](T t) { return min(t[1]); }},
       {"min over", [](T t) { return t[1].min(0, true); }, [](T t) { return min(t[1], 0, true); }},
-      {"amax", [](T t) { return t[1].amax({0, 1}); }, [](T t) { return amax(t[1], {0, 1}); }},
+      {"amax",
+       [](T t) {
+         return t[1].amax({0, 1});
+       },
+       [](T t) {
+         return amax(t[1], {0, 1});
+       }},
       {"amin", [](T t) { return t[1].amin(1, true); }, [](T t) { return amin(t[1], 1, true); }},
       {"argmax", [](T t) { return t[1].argmax(); }, [](T t) { return argmax(t[1]); }},
       {"argmax over", [](T t) { return t[1].argmax(1, true); }, [](T t) { return argmax(t[1], 1, true); }},

@@ -86,10 +86,11 @@ OpCase soft(const char* variant, int64_t dim, bool logarithm, std::vector<Inputs
                  .function = [=](T in) { return logarithm ? log_softmax(in[0], dim) : softmax(in[0], dim); },
                  .reference = [=](A in) { return softened(in[0], dim, logarithm); },
                  .more = std::move(more),
-                 .composed = [=](T in) {
-                   Tensor e = exp(in[0]);
-                   return logarithm ? in[0] - log(sum(e, dim, true)) : e / sum(e, dim, true);
-                 }});
+                 .composed =
+                     [=](T in) {
+                       Tensor e = exp(in[0]);
+                       return logarithm ? in[0] - log(sum(e, dim, true)) : e / sum(e, dim, true);
+                     }});
 }
 
 }  // namespace
@@ -97,8 +98,9 @@ OpCase soft(const char* variant, int64_t dim, bool logarithm, std::vector<Inputs
 Table normalise_cases() {
   Table table;
   for (bool logarithm : {false, true}) {
-    table.push_back(soft("last", -1, logarithm,
-                         {{{{}}}, {{{0}}}, {{{2, 0}}}, {{{0, 3}}}, {{{1}}}, {{{67}}}, {{{9, 37}}}, {{{1, 2, 1, 1, 2, 1, 1, 3}}}}));
+    table.push_back(
+        soft("last", -1, logarithm,
+             {{{{}}}, {{{0}}}, {{{2, 0}}}, {{{0, 3}}}, {{{1}}}, {{{67}}}, {{{9, 37}}}, {{{1, 2, 1, 1, 2, 1, 1, 3}}}}));
     table.push_back(soft("middle", 1, logarithm, {{{{2, 0, 3}}}, {{{0, 2, 3}}}, {{{4, 33, 18}}}}));
     table.push_back(soft("first", 0, logarithm, {{{{5, 70}}}, {{{3, 0}}}}));
   }
@@ -116,7 +118,8 @@ Table normalise_cases() {
                          },
                      .reference =
                          [logarithm](A in) {
-                           Array x = make(in[0].shape, [&](const Shape& i) { return i[1] - i[0] >= 2 ? -inf : at(in[0], i); });
+                           Array x = make(in[0].shape,
+                                          [&](const Shape& i) { return i[1] - i[0] >= 2 ? -inf : at(in[0], i); });
                            x = softened(x, -1, logarithm);
                            return make(x.shape, [&](const Shape& i) { return i[1] - i[0] >= 2 ? 0 : at(x, i); });
                          },
@@ -152,18 +155,26 @@ Table normalise_cases() {
                           .function = [](T in) { return layer_norm(in[0], in[1].shape(), in[1]); },
                           .reference = [](A in) { return layer_normed(in, 1, 1e-5); },
                           .composed = [](T in) { return composed_layer_norm(in[0], -1, 1e-5) * in[1]; }}));
-  table.push_back(summed({.op = "layer_norm",
-                          .variant = "bias alone",
-                          .inputs = {x, {{4}}},
-                          .function = [](T in) { return layer_norm(in[0], in[1].shape(), {}, in[1]); },
-                          .reference = [](A in) { return zip(layer_normed({in[0]}, 1, 1e-5), in[1], [](double a, double b) { return a + b; }); },
-                          .composed = [](T in) { return composed_layer_norm(in[0], -1, 1e-5) + in[1]; }}));
+  table.push_back(summed(
+      {.op = "layer_norm",
+       .variant = "bias alone",
+       .inputs = {x, {{4}}},
+       .function = [](T in) { return layer_norm(in[0], in[1].shape(), {}, in[1]); },
+       .reference =
+           [](A in) { return zip(layer_normed({in[0]}, 1, 1e-5), in[1], [](double a, double b) { return a + b; }); },
+       .composed = [](T in) { return composed_layer_norm(in[0], -1, 1e-5) + in[1]; }}));
   table.push_back(summed({.op = "layer_norm",
                           .variant = "two dimensions",
                           .inputs = {x, {{3, 4}}, {{3, 4}}},
-                          .function = [](T in) { return layer_norm(in[0], {3, 4}, in[1], in[2]); },
+                          .function =
+                              [](T in) {
+                                return layer_norm(in[0], {3, 4}, in[1], in[2]);
+                              },
                           .reference = [](A in) { return layer_normed(in, 2, 1e-5); },
-                          .composed = [](T in) { return composed_layer_norm(in[0], {-2, -1}, 1e-5) * in[1] + in[2]; }}));
+                          .composed =
+                              [](T in) {
+                                return composed_layer_norm(in[0], {-2, -1}, 1e-5) * in[1] + in[2];
+                              }}));
   table.push_back(summed({.op = "rms_norm",
                           .variant = "weight",
                           .inputs = {x, {{4}}},
@@ -174,9 +185,15 @@ Table normalise_cases() {
   table.push_back(summed({.op = "rms_norm",
                           .variant = "two dimensions, no weight",
                           .inputs = {x},
-                          .function = [](T in) { return rms_norm(in[0], {3, 4}, {}, 0.25); },
+                          .function =
+                              [](T in) {
+                                return rms_norm(in[0], {3, 4}, {}, 0.25);
+                              },
                           .reference = [](A in) { return rms_normed(in, 2, 0.25); },
-                          .composed = [](T in) { return composed_rms_norm(in[0], {1, 2}, 0.25); }}));
+                          .composed =
+                              [](T in) {
+                                return composed_rms_norm(in[0], {1, 2}, 0.25);
+                              }}));
   return table;
 }
 

@@ -84,14 +84,13 @@ struct OpCase {
   std::vector<Inputs> more = {};  ///< further inputs: empty, zero-dimensional, eight dimensions, long rows ...
   Function composed = {};         ///< the same made of other ops: values and gradients must agree
   bool differentiable = true;
-  std::vector<std::optional<DType>> results = {};    ///< dtype of each output where it is not that of the inputs
-  std::optional<DType> of_integers = std::nullopt;   ///< of the result for i64 inputs; none: they are a DTypeError
-  std::optional<DType> of_booleans = std::nullopt;   ///< of the result for boolean inputs; none: not tried
-  double ulps = 4;                                   ///< allowed in f32
+  std::vector<std::optional<DType>> results = {};   ///< dtype of each output where it is not that of the inputs
+  std::optional<DType> of_integers = std::nullopt;  ///< of the result for i64 inputs; none: they are a DTypeError
+  std::optional<DType> of_booleans = std::nullopt;  ///< of the result for boolean inputs; none: not tried
+  double ulps = 4;                                  ///< allowed in f32
   bool accumulates = false;  ///< the error is that of the largest result, not of each: sums cancel
   bool special = false;      ///< is tried on NaN, infinities, zeros, subnormals and huge numbers, too
   bool second = true;        ///< second derivatives are checked
-  bool keeps_bits = true;    ///< false for what draws from a generator outside: skips comparisons between calls
 };
 
 using Table = std::vector<OpCase>;

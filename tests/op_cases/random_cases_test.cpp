@@ -204,7 +204,8 @@ Table random_cases() {
                    .function =
                        [](T in) {
                          Generator generator = started();
-                         return scaled_dot_product_attention(in[0], in[1], in[2], {.dropout = 0.5, .generator = &generator});
+                         return scaled_dot_product_attention(in[0], in[1], in[2],
+                                                             {.dropout = 0.5, .generator = &generator});
                        },
                    .reference =
                        [](A in) {

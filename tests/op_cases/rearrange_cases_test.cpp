@@ -58,18 +58,21 @@ Array triangle(const Array& x, int64_t diagonal, bool upper) {
     return (upper ? above >= 0 : above <= 0) ? at(x, i) : 0.0;
   });
 }
-std::vector<Inputs> matrices() { return {{{{0, 3}}}, {{{3, 0}}}, {{{1, 1}}}, {{{7, 2}}}, {{{2, 1, 2, 3, 1, 2, 5, 4}}}, {{{40, 41}}}}; }
+std::vector<Inputs> matrices() {
+  return {{{{0, 3}}}, {{{3, 0}}}, {{{1, 1}}}, {{{7, 2}}}, {{{2, 1, 2, 3, 1, 2, 5, 4}}}, {{{40, 41}}}};
+}
 
 }  // namespace
 
 Table rearrange_cases() {
   Table table = {
-      any_dtype({.op = "cat",
-                 .variant = "first",
-                 .inputs = {{{2, 3}}, {{1, 3}}, {{4, 3}}},
-                 .function = [](T in) { return cat(in); },
-                 .reference = [](A in) { return joined(in, 0); },
-                 .more = {{{{2, 3}}, {{0, 3}}, {{1, 3}}}, {{{0, 0}}, {{0, 0}}}, {{{3}}}, {{{2, 1}}, {{2, 1}}, {{1, 1}}}}}),
+      any_dtype(
+          {.op = "cat",
+           .variant = "first",
+           .inputs = {{{2, 3}}, {{1, 3}}, {{4, 3}}},
+           .function = [](T in) { return cat(in); },
+           .reference = [](A in) { return joined(in, 0); },
+           .more = {{{{2, 3}}, {{0, 3}}, {{1, 3}}}, {{{0, 0}}, {{0, 0}}}, {{{3}}}, {{{2, 1}}, {{2, 1}}, {{1, 1}}}}}),
       any_dtype({.op = "cat",
                  .variant = "last",
                  .inputs = {{{2, 2, 3}}, {{2, 2, 1}}},
@@ -84,19 +87,26 @@ Table rearrange_cases() {
       any_dtype({.op = "cat",
                  .variant = "the same twice",
                  .inputs = {{{2, 3}}},
-                 .function = [](T in) { return cat({in[0], in[0]}, 1); },
-                 .reference = [](A in) { return joined({in[0], in[0]}, 1); }}),
+                 .function =
+                     [](T in) {
+                       return cat({in[0], in[0]}, 1);
+                     },
+                 .reference =
+                     [](A in) {
+                       return joined({in[0], in[0]}, 1);
+                     }}),
       any_dtype({.op = "stack",
                  .variant = "first",
                  .inputs = {{{2, 3}}, {{2, 3}}},
                  .function = [](T in) { return stack(in); },
                  .reference = [](A in) { return stacked(in, 0); },
                  .more = {{{{}}, {{}}}, {{{0}}, {{0}}}, {{{1, 2, 1, 1, 2, 1, 2}}, {{1, 2, 1, 1, 2, 1, 2}}}},
-                 .composed = [](T in) {
-                   Tensors rows;
-                   for (const Tensor& x : in) rows.push_back(unsqueeze(x, 0));
-                   return cat(rows, 0);
-                 }}),
+                 .composed =
+                     [](T in) {
+                       Tensors rows;
+                       for (const Tensor& x : in) rows.push_back(unsqueeze(x, 0));
+                       return cat(rows, 0);
+                     }}),
       any_dtype({.op = "stack",
                  .variant = "last",
                  .inputs = {{{2, 3}}, {{2, 3}}, {{2, 3}}},
@@ -112,8 +122,14 @@ Table rearrange_cases() {
       any_dtype({.op = "flip",
                  .variant = "two",
                  .inputs = {{{2, 3, 4}}},
-                 .function = [](T in) { return flip(in[0], {0, 2}); },
-                 .reference = [](A in) { return flipped(in[0], {0, 2}); },
+                 .function =
+                     [](T in) {
+                       return flip(in[0], {0, 2});
+                     },
+                 .reference =
+                     [](A in) {
+                       return flipped(in[0], {0, 2});
+                     },
                  .more = {{{{2, 1, 3, 1, 1, 1, 2, 1}}}}}),
       any_dtype({.op = "triu",
                  .variant = "",
@@ -157,7 +173,8 @@ Table rearrange_cases() {
       {.op = "to",
        .variant = "f64 and back",
        .inputs = {{{2, 3}}},
-       .function = [](T in) { return to(to(in[0], in[0].dtype() == DType::f64 ? DType::f64 : DType::f32), in[0].dtype()); },
+       .function =
+           [](T in) { return to(to(in[0], in[0].dtype() == DType::f64 ? DType::f64 : DType::f32), in[0].dtype()); },
        .reference = [](A in) { return in[0]; },
        .of_integers = DType::i64,
        .of_booleans = DType::boolean},

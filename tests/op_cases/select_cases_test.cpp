@@ -21,20 +21,17 @@ Array number(double value) { return {{}, {value}}; }
 
 std::vector<Inputs> three(Fill condition) {
   std::vector<Inputs> sets;
-  const Shape shapes[][3] = {{{0}, {0}, {1}},
-                             {{}, {}, {}},
-                             {{3}, {2, 1}, {}},
-                             {{2, 1}, {3}, {2, 3}},
-                             {{67}, {67}, {67}},
-                             {{1, 1, 2, 1, 1, 1, 2, 1}, {2, 1, 1, 1, 2, 1, 1, 1}, {2}}};
-  for (const auto& s : shapes)
-    sets.push_back({{s[0], condition, 0, 3}, {s[1]}, {s[2]}});
+  const Shape shapes[][3] = {{{0}, {0}, {1}},    {{}, {}, {}},
+                             {{3}, {2, 1}, {}},  {{2, 1}, {3}, {2, 3}},
+                             {{67}, {67}, {67}}, {{1, 1, 2, 1, 1, 1, 2, 1}, {2, 1, 1, 1, 2, 1, 1, 1}, {2}}};
+  for (const auto& s : shapes) sets.push_back({{s[0], condition, 0, 3}, {s[1]}, {s[2]}});
   return sets;
 }
 std::vector<Inputs> two(Fill condition, bool mask_first) {
   std::vector<Inputs> sets;
-  const Shape shapes[][2] = {{{0}, {0}}, {{}, {}}, {{3}, {2, 3}}, {{2, 1}, {2, 3}}, {{67}, {67}},
-                             {{2, 1, 2}, {1, 2, 1, 2, 1, 2, 1, 2}}, {{}, {2, 2}}};
+  const Shape shapes[][2] = {{{0}, {0}},       {{}, {}},     {{3}, {2, 3}},
+                             {{2, 1}, {2, 3}}, {{67}, {67}}, {{2, 1, 2}, {1, 2, 1, 2, 1, 2, 1, 2}},
+                             {{}, {2, 2}}};
   for (const auto& s : shapes) {
     const Input c{s[0], condition, 0, 3}, v{s[1]};
     sets.push_back(mask_first ? Inputs{c, v} : Inputs{v, c});
@@ -52,10 +49,11 @@ Table select_cases() {
        .function = [](T in) { return where(in[0], in[1], in[2]); },
        .reference = [](A in) { return chosen(in[0], in[1], in[2]); },
        .more = three(Fill::booleans),
-       .composed = [](T in) {
-         Tensor c = in[0].to(in[1].dtype());
-         return c * in[1] + (1.0 - c) * in[2];
-       },
+       .composed =
+           [](T in) {
+             Tensor c = in[0].to(in[1].dtype());
+             return c * in[1] + (1.0 - c) * in[2];
+           },
        .of_integers = DType::i64,
        .of_booleans = DType::boolean},
       {.op = "where",

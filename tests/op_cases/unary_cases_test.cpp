@@ -64,8 +64,8 @@ Table unary_cases() {
           "abs", "", [](T in) { return abs(in[0]); }, [](double x) { return std::abs(x); }, Fill::distinct,
           [](T in) { return in[0] * sign(in[0].detach()); })),
       integers(of(
-          "sign", "", [](T in) { return sign(in[0]); },
-          [](double x) { return static_cast<double>((x > 0) - (x < 0)); }, Fill::distinct)),
+          "sign", "", [](T in) { return sign(in[0]); }, [](double x) { return static_cast<double>((x > 0) - (x < 0)); },
+          Fill::distinct)),
       of(
           "erf", "", [](T in) { return erf(in[0]); }, [](double x) { return std::erf(x); }),
       of(
@@ -74,11 +74,12 @@ Table unary_cases() {
       of(
           "sigmoid", "", [](T in) { return sigmoid(in[0]); }, logistic, Fill::normal,
           [](T in) { return 1.0 / (1.0 + exp(-in[0])); }),
-      of("relu", "", [](T in) { return relu(in[0]); }, [](double x) { return std::isnan(x) ? x : std::max(x, 0.0); },
-         Fill::distinct, [](T in) { return where(in[0] > 0, in[0], 0.0); }),
       of(
-          "silu", "", [](T in) { return silu(in[0]); }, [](double x) { return x == -inf ? 0 : x * logistic(x); }, Fill::normal,
-          [](T in) { return in[0] * sigmoid(in[0]); }),
+          "relu", "", [](T in) { return relu(in[0]); }, [](double x) { return std::isnan(x) ? x : std::max(x, 0.0); },
+          Fill::distinct, [](T in) { return where(in[0] > 0, in[0], 0.0); }),
+      of(
+          "silu", "", [](T in) { return silu(in[0]); }, [](double x) { return x == -inf ? 0 : x * logistic(x); },
+          Fill::normal, [](T in) { return in[0] * sigmoid(in[0]); }),
       integers(of(
           "clamp", "both bounds", [](T in) { return clamp(in[0], -1, 2); }, [](double x) { return held(x, -1, 2); },
           Fill::distinct,

@@ -43,16 +43,18 @@ void softmax_rows(int64_t rows, int64_t n, T* y, const T* a, bool empty_rows_zer
   }
 }
 
-// da = y (dy - sum(y dy))
+// da = y (dy - sum(y dy)). Where y is 0 the products are 0 by selection: what is masked may have any dy, also one that
+// left the range of T.
 template <class T>
 void softmax_grad_rows(int64_t rows, int64_t n, T* da, const T* y, const T* dy) {
   const Tag<T> d;
+  const auto times = [=](auto a, auto b) HWY_ATTR { return hn::IfThenZeroElse(hn::Eq(a, hn::Zero(d)), hn::Mul(a, b)); };
   for (int64_t row = 0; row < rows; ++row, da += n, y += n, dy += n) {
     const double sum = sum_row<T>(
-        n, [=](int64_t i, int64_t count) HWY_ATTR { return hn::Mul(load(d, y + i, count), load(d, dy + i, count)); });
+        n, [=](int64_t i, int64_t count) HWY_ATTR { return times(load(d, y + i, count), load(d, dy + i, count)); });
     const auto mean = hn::Set(d, static_cast<T>(sum));
     each_vector<T>(n, [=](int64_t i, int64_t count) HWY_ATTR {
-      store(hn::Mul(load(d, y + i, count), hn::Sub(load(d, dy + i, count), mean)), d, da + i, count);
+      store(times(load(d, y + i, count), hn::Sub(load(d, dy + i, count), mean)), d, da + i, count);
     });
   }
 }

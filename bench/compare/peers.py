@@ -1,0 +1,364 @@
+"""Regard beside PyTorch and JAX: every row of rows.py, all contenders taking turns in one run on one machine.
+
+Run by ./run bench --peers; bench/README.md says how to read what it writes.
+"""
+import argparse
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import characters
+import environment
+import report
+from contenders import Contender, Failure, command_of, popen, warn
+from rows import Result, all_rows, derived, multiply_adds, toy
+from rows import characters as character_options
+
+
+@dataclass
+class Setup:
+    build: Path
+    python: Path
+    scratch: Path
+    logs: Path
+    quick: bool
+    end: float  # of the time for the whole run
+    reasons: dict  # why a package is not there
+
+    def missing(self, peer):
+        return self.reasons.get(environment.packages.get(peer))
+
+    @property
+    def weights(self):
+        return str(self.scratch / "weights.safetensors")
+
+
+class Limit:
+    """The best rate of a 2048^3 product, whoever reached it, in GFLOP/s."""
+
+    size = 2048
+
+    def __init__(self):
+        self.best = {}
+
+    def measure(self, contenders, times):
+        for contender in contenders:
+            if contender.contender not in ("regard", "torch", "jax"):
+                continue
+            try:
+                contender.ask({"do": "open", "work": "sgemm", "size": self.size})
+                seconds = min(contender.run(1)["seconds"] for _ in range(times + 1))
+                contender.ask({"do": "close"})
+            except Failure as failure:
+                warn(f"{contender.name}: {failure}")
+                continue
+            rate = 2e-9 * self.size**3 / seconds
+            self.best[contender.name] = max(rate, self.best.get(contender.name, 0))
+
+    @property
+    def gflops(self):
+        return max(self.best.values(), default=None)
+
+
+def agree(a, b, tolerance=5e-3):
+    return len(a) == len(b) and all(abs(x - y) <= tolerance * max(abs(x), abs(y), 1e-3) for x, y in zip(a, b))
+
+
+def open_all(row, options, workers, result, setup, check):
+    """Regard first, whose weights the others load. Those that came to the same numbers as Regard."""
+    opened = []
+    wanted = [w for w in workers if w.contender == "regard" or w.contender in row.peers]
+    expected = None
+    for worker in wanted:
+        command = {"do": "open", "check": check, **options}
+        if worker.contender == "regard":
+            if options["work"] not in ("tiny add",):
+                command["save"] = setup.weights
+        else:
+            command["load"] = setup.weights
+            if worker.contender == "plain":
+                command["work"] = "plain gpt"
+        try:
+            got = worker.ask(command, 1200)["check"]
+            if worker.contender == "regard":
+                expected = got
+            elif not agree(expected, got):
+                raise Failure(f"came to other numbers: {got}, and Regard to {expected}")
+            opened.append(worker)
+        except Failure as failure:
+            result.not_measured[worker.name] = str(failure)
+            warn(f"{worker.name}: {failure}")
+            if worker.contender == "regard":
+                return []
+    return opened
+
+
+def close_all(opened):
+    for worker in opened:
+        try:
+            worker.ask({"do": "close"})
+        except Failure:
+            pass
+
+
+def measure_steps(row, workers, result, setup):
+    opened = open_all(row, row.options, workers, result, setup, row.check)
+    batch_seconds, rounds, budget = (0.1, 3, 15) if setup.quick else (0.25, 9, 45)
+    steps = {}
+    for worker in list(opened):
+        try:
+            taken = worker.run(1)["seconds"]  # warm, so the next is worth counting
+            few = max(1, min(1000, math.ceil(0.02 / max(taken, 1e-7))))
+            taken = worker.run(few)["seconds"] / few
+            steps[worker] = max(1, min(1_000_000, math.ceil(batch_seconds / max(taken, 1e-8))))
+        except Failure as failure:
+            drop(worker, opened, result, failure)
+    begin = time.monotonic()
+    for turn in range(rounds):
+        if turn >= 3 and time.monotonic() - begin > budget:
+            break
+        shift = turn % max(1, len(opened))
+        for worker in opened[shift:] + opened[:shift]:
+            count = row.steps if row.steps and worker.contender == "regard" else steps[worker]
+            time.sleep(0.02)  # threads of the one before have stopped to spin
+            try:
+                seconds = worker.run(count)["seconds"]
+                result.samples.setdefault(worker.name, []).append(1e3 * seconds / count)
+            except Failure as failure:
+                drop(worker, opened, result, failure)
+    close_all(opened)
+
+
+def drop(worker, opened, result, failure):
+    opened.remove(worker)
+    result.samples.pop(worker.name, None)
+    result.not_measured[worker.name] = str(failure)
+    warn(f"{worker.name}: {failure}")
+
+
+def measure_characters(row, workers, result, setup):
+    steps, part = (200, 50) if setup.quick else (2000, 100)
+    made = characters.make(setup.scratch, steps)
+    if made is None:
+        result.not_measured["all"] = f"{characters.licences} has no licences"
+        return
+    options = character_options(made[0], steps, *made[1:])
+    row.multiply_adds = multiply_adds({**options, "work": "gpt"})
+    result.steps = steps
+    opened = open_all(row, options, workers, result, setup, 0)
+    seconds, losses = {}, {}
+    for turn in range(steps // part):
+        shift = turn % max(1, len(opened))
+        for worker in opened[shift:] + opened[:shift]:
+            time.sleep(0.02)
+            try:
+                answer = worker.run(part)
+                seconds[worker.name] = seconds.get(worker.name, 0) + answer["seconds"]
+                losses.setdefault(worker.name, []).extend(answer["losses"])
+            except Failure as failure:
+                seconds.pop(worker.name, None)
+                losses.pop(worker.name, None)
+                drop(worker, opened, result, failure)
+    close_all(opened)
+    for name, total in seconds.items():
+        result.samples[name] = [1e3 * total]
+        result.losses[name] = statistics.fmean(losses[name][-100:])
+
+
+def measure_memory(row, names, result, setup, threads):
+    """Each in a process of its own: most memory while three steps ran, less what there was before the first."""
+    for contender in ("regard", *row.peers):
+        if setup.missing(contender):
+            continue
+        worker = None
+        try:
+            worker = Contender(contender, threads, setup)
+            command = {"do": "open", "check": 0, **row.options}
+            if contender == "regard":
+                # Saving reads every weight and leaves memory behind: a second process measures.
+                worker.ask({**command, "save": setup.weights})
+                worker.stop()
+                worker = Contender(contender, threads, setup)
+            else:
+                command["load"] = setup.weights
+            worker.ask(command)
+            answer = worker.ask({"do": "memory", "steps": 3})
+            if not answer["reset"]:
+                warn(f"{worker.name}: the peak counts from the process's start (/proc/self/clear_refs is not writable)")
+            result.samples[worker.name] = [(answer["peak_kib"] - answer["before_kib"]) / 1024]
+        except Failure as failure:
+            result.not_measured[names.get(contender, contender)] = str(failure)
+            warn(f"{names.get(contender, contender)}: {failure}")
+        finally:
+            if worker:
+                worker.stop()
+
+
+def until(command, threads, setup, line_start, **more):
+    """Milliseconds from the start of a program to its first line of output that starts so."""
+    begin = time.perf_counter()
+    process = popen(command, threads, setup.scratch, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **more)
+    taken = None
+    for line in process.stdout:
+        if line.startswith(line_start):
+            taken = time.perf_counter() - begin
+            break
+    process.stdout.read()
+    status = process.wait()
+    if taken is None or status != 0:
+        raise Failure(f"{Path(command[0]).name} ended with status {status} and no line that starts with {line_start}")
+    return 1e3 * taken
+
+
+def measure_start_up(row, names, result, setup, threads):
+    """Regard: train_sequence up to the line of its first step. A peer: importing it, making the toy model, a step."""
+    rounds = 3 if setup.quick else 9
+    make = Contender("regard", threads, setup)
+    make.ask({"do": "open", "save": setup.weights, **toy})
+    make.stop()
+    command = json.dumps({"do": "open", "check": 1, "load": setup.weights, **toy})
+    for turn in range(rounds):
+        for contender in ("regard", *row.peers):
+            name = names.get(contender, contender)
+            if setup.missing(contender) or name in result.not_measured or (contender != "regard" and turn > 2):
+                continue
+            try:
+                if contender == "regard":
+                    program = [setup.build / "examples" / "train_sequence", "--steps", 1, "--threads", threads]
+                    with tempfile.TemporaryDirectory(dir=setup.scratch) as folder:
+                        taken = until(program, threads, setup, b"step ", cwd=folder)
+                else:
+                    taken = until(command_of(contender, threads, setup) + [command], threads, setup, b'{"check"')
+                result.samples.setdefault(name, []).append(taken)
+            except Failure as failure:
+                result.not_measured[name] = str(failure)
+                warn(f"{name}: {failure}")
+
+
+def measure_all(rows, threads, setup, limit, versions, say):
+    results, workers, names = [], [], {}
+    peers = sorted({peer for row in rows for peer in row.peers})
+    for contender in ("regard", *[p for p in ("torch", "torch.compile", "jax", "plain") if p in peers]):
+        if reason := setup.missing(contender):
+            names[contender] = contender
+            warn(f"{contender}: not measured, {reason}")
+            continue
+        try:
+            worker = Contender(contender, threads, setup)
+        except Failure as failure:
+            if contender == "regard":
+                raise
+            setup.reasons[environment.packages.get(contender, contender)] = str(failure)
+            names[contender] = contender
+            warn(f"{contender}: not measured, {failure}")
+            continue
+        workers.append(worker)
+        names[contender] = worker.name
+        if contender == "regard":
+            versions["computing"] = worker.hello["computing"].splitlines()[0]
+        if contender != "plain":
+            versions[worker.hello["name"]] = worker.hello["version"]
+    limit.measure(workers, 8)
+    for row in rows:
+        result = Result(row, threads, regard=names["regard"])
+        for peer in row.peers:
+            if reason := setup.missing(peer):
+                result.not_measured[names[peer]] = reason
+        results.append(result)
+        if time.monotonic() > setup.end:
+            result.not_measured["all"] = "the time for the whole run was up"
+            say(f"{row.name}: not measured, the time for the whole run is up")
+            continue
+        begin = time.monotonic()
+        load = os.getloadavg()[0]
+        if row.kind == "steps":
+            measure_steps(row, workers, result, setup)
+            limit.measure(workers, 2)
+        elif row.kind == "characters":
+            measure_characters(row, workers, result, setup)
+        elif row.kind == "memory":
+            measure_memory(row, names, result, setup, threads)
+        else:
+            measure_start_up(row, names, result, setup, threads)
+        result.load = load
+        say(report.line(result, derived(result, limit.gflops)) + f"   [{time.monotonic() - begin:.0f} s]")
+    for worker in workers:
+        worker.stop()
+    return results
+
+
+def main():
+    root = Path(__file__).resolve().parents[2]
+    parser = argparse.ArgumentParser(
+        prog="./run bench --peers", description="Times Regard beside PyTorch and JAX, all in one run, taking turns."
+    )
+    parser.add_argument("--quick", action="store_true", help="a few minutes: fewer rounds, without the largest rows")
+    parser.add_argument("--rows", metavar="REGEX", default="", help="only the rows whose name has it (any case)")
+    parser.add_argument("--threads", metavar="LIST", help="numbers of threads (default: 1,2 where there are two cores)")
+    parser.add_argument("--minutes", type=float, help="start no row after so many (default: 20; quick: 5)")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="where results go (default: bench/results for a whole "
+                        "run, build/peers/results for one that is quick or of some rows)")
+    parser.add_argument("--python", metavar="FILE", help="a Python that has the peers, instead of build/peers-venv")
+    parser.add_argument("--build", type=Path, default=root / "build" / "release", help=argparse.SUPPRESS)
+    parser.add_argument("--list", action="store_true", help="list the rows and end")
+    a = parser.parse_args()
+
+    rows = [row for row in all_rows() if re.search(a.rows, row.name, re.IGNORECASE)]
+    if a.list:
+        print("\n".join(f"{row.name}: {row.target}" for row in rows))
+        return 0
+    if not rows:
+        parser.error(f"no row has {a.rows!r} in its name; --list lists them")
+    if a.quick:
+        rows = [row for row in rows if not row.heavy]
+    cores = len(os.sched_getaffinity(0))
+    counts = [int(n) for n in a.threads.split(",")] if a.threads else [2, 1] if cores >= 2 else [1]
+    if max(counts) > cores:
+        parser.error(f"{max(counts)} threads on {cores} processors measure nothing")
+    scratch = root / "build" / "peers"
+    whole = not a.quick and not a.rows and not a.threads
+    out = a.out or (root / "bench" / "results" if whole else scratch / "results")
+    logs = root / "build" / "log"
+    for folder in (scratch, logs, out):
+        folder.mkdir(parents=True, exist_ok=True)
+
+    python, reasons = (Path(a.python), {}) if a.python else environment.make(root / "build" / "peers-venv", logs)
+    began = time.monotonic()
+    setup = Setup(a.build, python, scratch, logs, a.quick, began + 60 * (a.minutes or (5 if a.quick else 20)), reasons)
+    facts = {
+        "commit": environment.commit(root),
+        "processor": environment.processor(),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "quick": a.quick,
+    }
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"note: something else is running here (load {load:.1f}); times will be off", file=sys.stderr)
+    say = lambda text: print(text, flush=True)
+    entries, versions = [], {}
+    for threads in counts:
+        say(f"== {threads} thread{'s' if threads > 1 else ''}")
+        limit = Limit()
+        results = measure_all(rows, threads, setup, limit, versions, say)
+        say("limit " + report.rates(limit.best))
+        entries += [report.entry(result, derived(result, limit.gflops), limit.best) for result in results]
+    setup.scratch.joinpath("weights.safetensors").unlink(missing_ok=True)
+    for entry in entries:
+        entry.update(facts, versions=versions)
+    report.write(out, entries)
+    say(f"\n{(out / 'peers.md').read_text()}")
+    say(f"results in {out} (peers.json, peers.md, peers.svg), after {(time.monotonic() - began) / 60:.1f} minutes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
