@@ -90,8 +90,10 @@ void Node::attach(const char* name, std::span<const Tensor* const> inputs, std::
   for (size_t k = 0; k < outputs.size(); ++k) {
     TensorImpl* impl = outputs[k]->impl();
     OutputInfo info{impl->shape, impl->dtype, impl->storage->device()};
-    if (k == 0) output_ = info;
-    else more_outputs_.push_back(info);
+    if (k == 0)
+      output_ = info;
+    else
+      more_outputs_.push_back(info);
     impl->node = NodePtr(this);
     impl->output_index = static_cast<uint32_t>(k);
     impl->requires_grad = is_floating(impl->dtype);

@@ -54,7 +54,10 @@ struct GradOptions {
 Tensors grad(const Tensor& output, const Tensors& inputs, const GradOptions& options = {});
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const GradOptions& options = {});
 
-/// Adds the gradients of `outputs` to the grad() of every leaf they depend on.
+/// Adds the gradients of `outputs` to the grad() of every leaf they depend on. When an op or a hook throws on the way,
+/// leaves that were reached before keep what they got, and the graph is used up: zero_grad() and compute the loss
+/// again. Two threads must not add to the same leaf at once. With create_graph a leaf, its gradient and the graph
+/// hold one another until zero_grad(): grad() does without.
 void backward(const Tensors& outputs, const GradOptions& options = {});
 
 // ---- What an op records

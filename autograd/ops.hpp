@@ -113,6 +113,7 @@ Tensor sum(const Tensor& x, Dims dims, bool keepdim = false);
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, Dims dims, bool keepdim = false);
 /// Variance in two passes, divided by n - 1 (`unbiased`) or n.
+Tensor var(const Tensor& x);  ///< of all elements, unbiased
 Tensor var(const Tensor& x, Dims dims, bool unbiased = true, bool keepdim = false);
 Tensor max(const Tensor& x);  ///< of all; the gradient goes to the first maximum
 Tensor min(const Tensor& x);

@@ -30,14 +30,13 @@ std::vector<int64_t> shown(int64_t size, bool elide) {
 }
 
 struct Format {
-  bool integers = true;    // every finite value is a whole number
+  bool integers = true;     // every finite value is a whole number
   bool scientific = false;  // values too far apart for fixed digits
 };
 
 std::string text_of(double value, DType dtype, const Format& format) {
   if (dtype == DType::boolean) return value != 0 ? "true" : "false";
   char buffer[40];
-  if (dtype == DType::i64) return std::to_string(static_cast<int64_t>(value));
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   const char* pattern = format.scientific ? "%.4e" : format.integers ? "%.0f." : "%.4f";
@@ -68,8 +67,10 @@ class Printer {
     const char* base = static_cast<const char*>(x_.raw_data()) - x_.storage_offset() * element_size(x_.dtype());
     return visit_dtype(x_.dtype(), [&]<class T>(T) -> double {
       T value = reinterpret_cast<const T*>(base)[at];
-      if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>) return static_cast<float>(value);
-      else return static_cast<double>(value);
+      if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
+        return static_cast<float>(value);
+      else
+        return static_cast<double>(value);
     });
   }
   std::string element(int64_t at) const {
@@ -91,8 +92,9 @@ class Printer {
       return std::string(width_ - text.size(), ' ') + text;
     }
     bool last = dim + 1 == x_.dim();
-    std::string separator = last ? ", " : ",\n" + std::string(static_cast<size_t>(x_.dim() - dim - 2), '\n') +
-                                              std::string(static_cast<size_t>(dim + 1), ' ');
+    std::string separator = last ? ", "
+                                 : ",\n" + std::string(static_cast<size_t>(x_.dim() - dim - 2), '\n') +
+                                       std::string(static_cast<size_t>(dim + 1), ' ');
     std::string text = "[";
     bool first = true;
     for (int64_t i : shown(x_.shape()[dim], elide_)) {

@@ -6,9 +6,7 @@
 
 namespace regard {
 
-void Shape::too_many(int64_t count) {
-  fail<ShapeError>("Shape", count, " dimensions: a tensor has 0 to ", max_dims);
-}
+void Shape::too_many(int64_t count) { fail<ShapeError>("Shape", count, " dimensions: a tensor has 0 to ", max_dims); }
 
 std::string to_string(const Shape& shape) {
   std::string text = "[";
@@ -26,7 +24,8 @@ Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b) {
   for (int64_t i = 1; i <= shorter.dim(); ++i) {
     int64_t& size = result[result.dim() - i];
     int64_t other = shorter[shorter.dim() - i];
-    if (size == 1) size = other;
+    if (size == 1)
+      size = other;
     else if (other != 1 && other != size)
       fail<ShapeError>(op, a, " and ", b, " do not broadcast: sizes ", size, " and ", other, " of dimension -", i,
                        " differ and neither is 1");

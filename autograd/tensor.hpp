@@ -148,7 +148,8 @@ class Tensor {
   HookHandle register_post_accumulate_grad_hook(AccumulateHook hook) const;
   const NodePtr& node() const;  ///< what computed it; null for leaves
 
-  // ---- In place: on tensors without a graph that need no gradient, and on leaves under NoGrad
+  // ---- In place: on tensors without a graph that need no gradient, and on leaves under NoGrad. What is written must
+  // not need a gradient either (outside of NoGrad): it would be lost.
   const Tensor& add_(const Tensor& other, double alpha = 1) const;
   const Tensor& add_(Scalar other) const;
   const Tensor& sub_(const Tensor& other) const;

@@ -83,7 +83,7 @@ Tensor Tensor::sum() const { return regard::sum(*this); }
 Tensor Tensor::sum(Dims dims, bool keepdim) const { return regard::sum(*this, dims, keepdim); }
 Tensor Tensor::mean() const { return regard::mean(*this); }
 Tensor Tensor::mean(Dims dims, bool keepdim) const { return regard::mean(*this, dims, keepdim); }
-Tensor Tensor::var() const { return regard::var(*this, {}); }
+Tensor Tensor::var() const { return regard::var(*this); }
 Tensor Tensor::var(Dims dims, bool unbiased, bool keepdim) const { return regard::var(*this, dims, unbiased, keepdim); }
 Tensor Tensor::max() const { return regard::max(*this); }
 std::pair<Tensor, Tensor> Tensor::max(int64_t dim, bool keepdim) const { return regard::max(*this, dim, keepdim); }

@@ -150,7 +150,7 @@ void Layer::train(bool training) {
 
 StateDict Layer::state_dict() const {
   StateDict state;
-  for (auto& [path, tensor] : named_parameters()) state.emplace(path, tensor.detach());
+  each_parameter(*this, [&](const std::string& path, Parameter& p) { state.emplace(path, p.tensor().detach()); });
   for (auto& [path, tensor] : named_buffers()) state.emplace(path, tensor.detach());
   return state;
 }

@@ -41,8 +41,20 @@ void OwnedTensor::cast(DType dtype) {
   tensor_.zero_grad();
 }
 
+namespace {
+
+// A parameter is a leaf: the graph behind a value would be cut.
+void check_no_graph(const Tensor& value) {
+  if (!value.is_leaf())
+    fail<GraphError>("Parameter", "the value of shape ", value.shape(), " was computed with gradients, by '",
+                     value.node()->name(), "': detach() it, or use it as a tensor of its own");
+}
+
+}  // namespace
+
 Parameter::Parameter(const Tensor& value) {
   check_floating("Parameter", "value", value);
+  check_no_graph(value);
   tensor_ = own("Parameter", value);
   tensor_.set_requires_grad();
   tensor_.impl()->leaf_state().listing = LeafState::Listing::unlisted_parameter;
@@ -51,9 +63,7 @@ Parameter::Parameter(const Tensor& value) {
 Parameter& Parameter::operator=(const Tensor& value) {
   if (value.impl() == tensor_.impl()) return *this;  // itself, or a bias that neither layer has
   check_defined("Parameter", "value", value);
-  check<GraphError>(value.is_leaf(), "Parameter", "a value that was computed with gradients (by '",
-                    value.is_leaf() ? "" : value.node()->name(),
-                    "') is assigned: detach() it, or use it as a tensor of its own");
+  check_no_graph(value);
   if (!tensor_.defined()) {
     check_floating("Parameter", "value", value);
     NoGrad no_grad;

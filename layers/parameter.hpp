@@ -73,7 +73,7 @@ class OwnedTensor {
   OwnedTensor(OwnedTensor&& other) noexcept = default;
   OwnedTensor& operator=(const OwnedTensor&) = delete;
   ~OwnedTensor() = default;
-  /// A value of its own: the elements of `value`, copied unless nobody else holds them.
+  /// A value of its own: a copy of the elements of `value`.
   static Tensor own(const char* what, const Tensor& value);
   void write(const char* what, const Tensor& value);
 

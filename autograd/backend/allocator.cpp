@@ -39,10 +39,7 @@ class Cache {
   Cache() = default;
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
-  ~Cache() {
-    clear();
-    alive_ = false;
-  }
+  ~Cache() { clear(); }
   void* take(int64_t block) {
     auto& list = lists_[static_cast<size_t>(bucket(block))];
     if (list.empty()) return nullptr;
@@ -57,7 +54,7 @@ class Cache {
     (void)block;
     return false;
 #else
-    if (!alive_ || kept_ + block > kMostKept) return false;
+    if (kept_ + block > kMostKept) return false;
     lists_[static_cast<size_t>(bucket(block))].push_back(data);
     kept_ += block;
     return true;
@@ -75,7 +72,6 @@ class Cache {
   static constexpr int64_t kMostKept = int64_t{1} << 30;
   std::array<std::vector<void*>, 256> lists_;
   int64_t kept_ = 0;
-  bool alive_ = true;
 };
 
 // A tensor of static storage duration may be freed after its thread's cache: then this is null.

@@ -79,6 +79,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
                 [from = x.shape()](const Saved&, const Tensor& g) { return Grads{expand(g, from)}; });
 }
 
+Tensor var(const Tensor& x) { return var(x, {}); }
 Tensor var(const Tensor& x, Dims dims, bool unbiased, bool keepdim) {
   check_floating("var", "x", x);
   const Shapes shapes = reduction::shapes("var", x, dims.list(), keepdim);

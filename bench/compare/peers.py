@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import platform
 import re
 import statistics
 import subprocess
@@ -28,7 +29,8 @@ from rows import characters as character_options
 class Setup:
     build: Path
     python: Path
-    scratch: Path
+    scratch: Path  # kept from run to run: what torch.compile compiled
+    work: Path  # of this run alone
     logs: Path
     quick: bool
     end: float  # of the time for the whole run
@@ -39,7 +41,7 @@ class Setup:
 
     @property
     def weights(self):
-        return str(self.scratch / "weights.safetensors")
+        return str(self.work / "weights.safetensors")
 
 
 class Limit:
@@ -112,7 +114,7 @@ def close_all(opened):
 
 def measure_steps(row, workers, result, setup):
     opened = open_all(row, row.options, workers, result, setup, row.check)
-    batch_seconds, rounds, budget = (0.1, 3, 15) if setup.quick else (0.25, 9, 45)
+    batch_seconds, rounds, budget = (0.1, 3, 10) if setup.quick else (0.2, 7, 30)
     steps = {}
     for worker in list(opened):
         try:
@@ -147,7 +149,7 @@ def drop(worker, opened, result, failure):
 
 def measure_characters(row, workers, result, setup):
     steps, part = (200, 50) if setup.quick else (2000, 100)
-    made = characters.make(setup.scratch, steps)
+    made = characters.make(setup.work, steps)
     if made is None:
         result.not_measured["all"] = f"{characters.licences} has no licences"
         return
@@ -211,10 +213,11 @@ def until(command, threads, setup, line_start, **more):
     for line in process.stdout:
         if line.startswith(line_start):
             taken = time.perf_counter() - begin
+            process.kill()
             break
-    process.stdout.read()
+    process.stdout.close()
     status = process.wait()
-    if taken is None or status != 0:
+    if taken is None:
         raise Failure(f"{Path(command[0]).name} ended with status {status} and no line that starts with {line_start}")
     return 1e3 * taken
 
@@ -233,8 +236,8 @@ def measure_start_up(row, names, result, setup, threads):
                 continue
             try:
                 if contender == "regard":
-                    program = [setup.build / "examples" / "train_sequence", "--steps", 1, "--threads", threads]
-                    with tempfile.TemporaryDirectory(dir=setup.scratch) as folder:
+                    program = [setup.build / "examples" / "train_sequence", "--steps", 100, "--threads", threads]
+                    with tempfile.TemporaryDirectory(dir=setup.work) as folder:
                         taken = until(program, threads, setup, b"step ", cwd=folder)
                 else:
                     taken = until(command_of(contender, threads, setup) + [command], threads, setup, b'{"check"')
@@ -244,7 +247,7 @@ def measure_start_up(row, names, result, setup, threads):
                 warn(f"{name}: {failure}")
 
 
-def measure_all(rows, threads, setup, limit, versions, say):
+def measure_all(rows, threads, setup, limit, versions):
     results, workers, names = [], [], {}
     peers = sorted({peer for row in rows for peer in row.peers})
     for contender in ("regard", *[p for p in ("torch", "torch.compile", "jax", "plain") if p in peers]):
@@ -276,7 +279,7 @@ def measure_all(rows, threads, setup, limit, versions, say):
         results.append(result)
         if time.monotonic() > setup.end:
             result.not_measured["all"] = "the time for the whole run was up"
-            say(f"{row.name}: not measured, the time for the whole run is up")
+            print(f"{row.name}: not measured, the time for the whole run is up", flush=True)
             continue
         begin = time.monotonic()
         load = os.getloadavg()[0]
@@ -290,7 +293,8 @@ def measure_all(rows, threads, setup, limit, versions, say):
         else:
             measure_start_up(row, names, result, setup, threads)
         result.load = load
-        say(report.line(result, derived(result, limit.gflops)) + f"   [{time.monotonic() - begin:.0f} s]")
+        taken = time.monotonic() - begin
+        print(f"{report.line(result, derived(result, limit.gflops))}   [{taken:.0f} s]", flush=True)
     for worker in workers:
         worker.stop()
     return results
@@ -304,7 +308,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a few minutes: fewer rounds, without the largest rows")
     parser.add_argument("--rows", metavar="REGEX", default="", help="only the rows whose name has it (any case)")
     parser.add_argument("--threads", metavar="LIST", help="numbers of threads (default: 1,2 where there are two cores)")
-    parser.add_argument("--minutes", type=float, help="start no row after so many (default: 20; quick: 5)")
+    parser.add_argument("--minutes", type=float, help="start no row after so many (default: 30; quick: 8)")
     parser.add_argument("--out", metavar="DIR", type=Path, help="where results go (default: bench/results for a whole "
                         "run, build/peers/results for one that is quick or of some rows)")
     parser.add_argument("--python", metavar="FILE", help="a Python that has the peers, instead of build/peers-venv")
@@ -333,7 +337,6 @@ def main():
 
     python, reasons = (Path(a.python), {}) if a.python else environment.make(root / "build" / "peers-venv", logs)
     began = time.monotonic()
-    setup = Setup(a.build, python, scratch, logs, a.quick, began + 60 * (a.minutes or (5 if a.quick else 20)), reasons)
     facts = {
         "commit": environment.commit(root),
         "processor": environment.processor(),
@@ -343,20 +346,21 @@ def main():
     load = os.getloadavg()[0]
     if load > 0.5:
         print(f"note: something else is running here (load {load:.1f}); times will be off", file=sys.stderr)
-    say = lambda text: print(text, flush=True)
-    entries, versions = [], {}
-    for threads in counts:
-        say(f"== {threads} thread{'s' if threads > 1 else ''}")
-        limit = Limit()
-        results = measure_all(rows, threads, setup, limit, versions, say)
-        say("limit " + report.rates(limit.best))
-        entries += [report.entry(result, derived(result, limit.gflops), limit.best) for result in results]
-    setup.scratch.joinpath("weights.safetensors").unlink(missing_ok=True)
+    entries, versions = [], {"Python": platform.python_version()}
+    with tempfile.TemporaryDirectory(dir=scratch) as work:
+        end = began + 60 * (a.minutes or (8 if a.quick else 30))
+        setup = Setup(a.build, python, scratch, Path(work), logs, a.quick, end, reasons)
+        for threads in counts:
+            print(f"== {threads} thread{'s' if threads > 1 else ''}", flush=True)
+            limit = Limit()
+            results = measure_all(rows, threads, setup, limit, versions)
+            print("limit " + report.rates(limit.best), flush=True)
+            entries += [report.entry(result, derived(result, limit.gflops), limit.best) for result in results]
     for entry in entries:
         entry.update(facts, versions=versions)
     report.write(out, entries)
-    say(f"\n{(out / 'peers.md').read_text()}")
-    say(f"results in {out} (peers.json, peers.md, peers.svg), after {(time.monotonic() - began) / 60:.1f} minutes")
+    print(f"\n{(out / 'peers.md').read_text()}")
+    print(f"results in {out} (peers.json, peers.md, peers.svg), after {(time.monotonic() - began) / 60:.1f} minutes")
     return 0
 
 

@@ -138,6 +138,7 @@ struct AttentionStep : Work {
   }
   Json check(int steps) override {
     for (int i = 0; i < steps; ++i) step();
+    if (steps == 0) return Json::array();
     return {(y.detach() * gradient).sum().item<float>(), x.grad().norm().item<float>(),
             layer.query.weight.grad().norm().item<float>()};
   }

@@ -24,9 +24,9 @@ def time_text(ms):
     if ms is None:
         return "-"
     for unit, size in (("s", 1e3), ("ms", 1), ("us", 1e-3)):
-        if ms >= 10 * size or (unit != "s" and ms >= size):
-            return f"{ms / size:.3g} {unit}"
-    return f"{ms * 1e6:.3g} ns"
+        if ms >= size:
+            return f"{ms / size:#.3g} {unit}".replace(". ", " ")
+    return f"{ms * 1e6:.0f} ns"
 
 
 def memory_text(mib):
@@ -131,8 +131,8 @@ def svg(entries):
         f'viewBox="0 0 {left + width + 150} {height}" font-family="sans-serif" font-size="12">',
         f'<rect width="100%" height="100%" fill="white"/>',
         '<text x="12" y="24" font-size="16">The best peer over Regard: time of a step (memory: PyTorch\'s peak)</text>',
-        '<text x="12" y="44" fill="#4a5568">To the right of 1 Regard is ahead. Green: target met, orange: missed. '
-        "At the end: times, and share of the multiply-add limit.</text>",
+        '<text x="12" y="44" fill="#4a5568">To the right of 1 Regard is ahead. Green: target met; orange: missed. '
+        "Beside the bars the ratio, and the share of the multiply-add limit.</text>",
     ]
     for tick in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
         if low <= tick <= high:

@@ -170,7 +170,10 @@ Table reduce_cases() {
                  return mean(square(in[0] - mean(in[0], {0, 1}, true)), {0, 1}, true);
                }),
       over(
-          "var", "of all", [](T in) { return var(in[0], {}); }, sample_variance, {}, false, sets({{7, 33}, {2}})),
+          "var", "of all", [](T in) { return var(in[0]); }, sample_variance, {}, false, sets({{7, 33}, {2}})),
+      over(
+          "var", "of all, no dims named", [](T in) { return var(in[0], {}); }, sample_variance, {}, false,
+          sets({{7, 33}, {2}})),
       over(
           "norm", "", [](T in) { return norm(in[0]); }, norm_of, {}, false, sets({{}, {7, 33}, {1, 2, 1, 2, 1, 2, 1}})),
       composed(over(
