@@ -113,7 +113,9 @@ Tensor Saved::operator[](size_t i) const {
   if (now != entry.version)
     fail<GraphError>(node_.name(), "a tensor of shape ", entry.impl->shape,
                      " that its gradient needs was changed in place since (saved at version ", entry.version,
-                     ", now at version ", now, "): change a clone() instead");
+                     ", now at version ", now,
+                     "): change a clone() instead, or, if an optimizer's step() did it, call backward() "
+                     "before the step, or compute the loss again");
   if (entry.output_index < 0) return Tensor(entry.impl);
   Tensor output = Tensor(entry.impl).detach();
   output.impl()->node = NodePtr(&node_);
@@ -162,6 +164,8 @@ void record_general(std::string name, std::span<Tensor* const> outputs, std::spa
 
 Tensor custom_op(const std::string& name, const Tensors& inputs, const std::function<Tensor(const Tensors&)>& forward,
                  std::function<Tensors(const Tensors&, const Tensor&)> backward) {
+  check<ValueError>(forward != nullptr && backward != nullptr, name.c_str(),
+                    "custom_op needs a forward and a gradient function; one of them is empty");
   Tensor output;
   {
     NoGrad no_grad;

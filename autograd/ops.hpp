@@ -46,6 +46,16 @@ inline Tensor operator/(const Tensor& a, Scalar b) { return div(a, b); }
 inline Tensor operator/(Scalar a, const Tensor& b) { return div(a, b); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 
+// x becomes a handle on the result, part of the graph; what shared x's elements keeps them. In place: add_() and so on.
+inline Tensor& operator+=(Tensor& x, const Tensor& y) { return x = add(x, y); }
+inline Tensor& operator+=(Tensor& x, Scalar y) { return x = add(x, y); }
+inline Tensor& operator-=(Tensor& x, const Tensor& y) { return x = sub(x, y); }
+inline Tensor& operator-=(Tensor& x, Scalar y) { return x = sub(x, y); }
+inline Tensor& operator*=(Tensor& x, const Tensor& y) { return x = mul(x, y); }
+inline Tensor& operator*=(Tensor& x, Scalar y) { return x = mul(x, y); }
+inline Tensor& operator/=(Tensor& x, const Tensor& y) { return x = div(x, y); }
+inline Tensor& operator/=(Tensor& x, Scalar y) { return x = div(x, y); }
+
 // ---- Functions of one tensor (ops/unary.cpp)
 Tensor exp(const Tensor& x);
 Tensor log(const Tensor& x);
@@ -109,28 +119,28 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
 
 // ---- Reductions (ops/reduce.cpp, ops/extreme.cpp): over all elements, or over `dims`; keepdim leaves them at size 1
 Tensor sum(const Tensor& x);
-Tensor sum(const Tensor& x, Dims dims, bool keepdim = false);
+Tensor sum(const Tensor& x, Dims dims, Flag keepdim = false);
 Tensor mean(const Tensor& x);
-Tensor mean(const Tensor& x, Dims dims, bool keepdim = false);
+Tensor mean(const Tensor& x, Dims dims, Flag keepdim = false);
 /// Variance in two passes, divided by n - 1 (`unbiased`) or n.
 Tensor var(const Tensor& x);  ///< of all elements, unbiased
-Tensor var(const Tensor& x, Dims dims, bool unbiased = true, bool keepdim = false);
+Tensor var(const Tensor& x, Dims dims, Flag unbiased = true, Flag keepdim = false);
 Tensor max(const Tensor& x);  ///< of all; the gradient goes to the first maximum
 Tensor min(const Tensor& x);
-std::pair<Tensor, Tensor> max(const Tensor& x, int64_t dim, bool keepdim = false);  ///< values, indices
-std::pair<Tensor, Tensor> min(const Tensor& x, int64_t dim, bool keepdim = false);
+std::pair<Tensor, Tensor> max(const Tensor& x, int64_t dim, Flag keepdim = false);  ///< values, indices
+std::pair<Tensor, Tensor> min(const Tensor& x, int64_t dim, Flag keepdim = false);
 /// Of several dimensions at once; equal extremes share the gradient evenly.
-Tensor amax(const Tensor& x, Dims dims, bool keepdim = false);
-Tensor amin(const Tensor& x, Dims dims, bool keepdim = false);
+Tensor amax(const Tensor& x, Dims dims, Flag keepdim = false);
+Tensor amin(const Tensor& x, Dims dims, Flag keepdim = false);
 Tensor argmax(const Tensor& x);  ///< index in row-major order; the first of equals
-Tensor argmax(const Tensor& x, int64_t dim, bool keepdim = false);
+Tensor argmax(const Tensor& x, int64_t dim, Flag keepdim = false);
 Tensor argmin(const Tensor& x);
-Tensor argmin(const Tensor& x, int64_t dim, bool keepdim = false);
-Tensor logsumexp(const Tensor& x, Dims dims, bool keepdim = false);  ///< of all -inf: -inf, gradient 0
+Tensor argmin(const Tensor& x, int64_t dim, Flag keepdim = false);
+Tensor logsumexp(const Tensor& x, Dims dims, Flag keepdim = false);  ///< of all -inf: -inf, gradient 0
 Tensor any(const Tensor& x);                                         ///< boolean
-Tensor any(const Tensor& x, Dims dims, bool keepdim = false);
+Tensor any(const Tensor& x, Dims dims, Flag keepdim = false);
 Tensor all(const Tensor& x);
-Tensor all(const Tensor& x, Dims dims, bool keepdim = false);
+Tensor all(const Tensor& x, Dims dims, Flag keepdim = false);
 Tensor norm(const Tensor& x);  ///< Euclidean, of all elements; gradient 0 at zero
 /// x summed down to `shape`, the reverse of expand.
 Tensor sum_to(const Tensor& x, const Shape& shape);

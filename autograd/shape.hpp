@@ -12,6 +12,14 @@
 
 namespace regard {
 
+/// Any integer but bool, for lists in braces: `zeros({rows.size(), 3})`.
+struct Size {
+  int64_t value;
+  template <class Integer>
+  requires(std::is_integral_v<Integer> && !std::is_same_v<Integer, bool>) constexpr Size(Integer from)
+      : value(static_cast<int64_t>(from)) {}  // NOLINT(google-explicit-constructor)
+};
+
 /// The sizes of a tensor's dimensions, outermost first; at most `Shape::max_dims` of them. `Shape{}` is the
 /// shape of a single number. Trivially copyable.
 class Shape {
@@ -19,7 +27,9 @@ class Shape {
   static constexpr int max_dims = 8;
 
   constexpr Shape() = default;
-  constexpr Shape(std::initializer_list<int64_t> sizes) { assign(sizes.begin(), static_cast<int64_t>(sizes.size())); }
+  constexpr Shape(std::initializer_list<Size> sizes) {
+    for (Size size : sizes) push_back(size.value);
+  }
   explicit constexpr Shape(std::span<const int64_t> sizes) { assign(sizes.data(), static_cast<int64_t>(sizes.size())); }
   explicit Shape(const std::vector<int64_t>& sizes) : Shape(std::span<const int64_t>(sizes)) {}
 
@@ -109,13 +119,25 @@ constexpr bool broadcastable_to(const Shape& from, const Shape& to) {
 /// The common shape of an elementwise operation; a ShapeError that names `op` where there is none.
 Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
 
+/// A bool that no number becomes: `sum(x, 0, 1)` does not compile, where `sum(x, {0, 1})` was meant.
+class Flag {
+ public:
+  template <class Bool>
+  requires std::is_same_v<Bool, bool>
+  constexpr Flag(Bool value) : value_(value) {}  // NOLINT(google-explicit-constructor)
+  constexpr operator bool() const { return value_; }
+
+ private:
+  bool value_;
+};
+
 /// Dimensions to reduce over: one (`-1`), several (`{0, -1}`), or all (`{}`).
 class Dims {
  public:
   template <class Integer>
   requires(std::is_integral_v<Integer> && !std::is_same_v<Integer, bool>) constexpr Dims(Integer dim)
       : dims_{static_cast<int64_t>(dim)} {}  // NOLINT(google-explicit-constructor)
-  constexpr Dims(std::initializer_list<int64_t> dims) : dims_(dims) {}
+  constexpr Dims(std::initializer_list<Size> dims) : dims_(dims) {}
   explicit constexpr Dims(const Shape& dims) : dims_(dims) {}
   Dims(bool) = delete;
 

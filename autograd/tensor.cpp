@@ -25,8 +25,8 @@ const TensorImpl& get(const char* what, const Tensor& x) {
 
 // ---- What it is
 
-const Shape& Tensor::shape() const { return get("shape", *this).shape; }
-const Strides& Tensor::strides() const { return get("strides", *this).strides; }
+const Shape& Tensor::shape() const& { return get("shape", *this).shape; }
+const Strides& Tensor::strides() const& { return get("strides", *this).strides; }
 int64_t Tensor::size(int64_t dim) const { return shape()[check_dim("size", *this, dim)]; }
 DType Tensor::dtype() const { return get("dtype", *this).dtype; }
 Device Tensor::device() const { return get("device", *this).storage->device(); }
@@ -155,6 +155,7 @@ HookHandle removal_of(const TensorImplPtr& leaf, Hooks LeafState::*list, uint64_
 }  // namespace
 
 HookHandle Tensor::register_hook(GradHook hook) const {
+  check<ValueError>(hook != nullptr, "register_hook", "the hook is an empty function");
   check<GraphError>(requires_grad(), "register_hook",
                     "the tensor needs no gradient, so the hook would never be called: set_requires_grad() first");
   uint64_t id = next_hook_id.fetch_add(1);
@@ -168,6 +169,7 @@ HookHandle Tensor::register_hook(GradHook hook) const {
 }
 
 HookHandle Tensor::register_post_accumulate_grad_hook(AccumulateHook hook) const {
+  check<ValueError>(hook != nullptr, "register_post_accumulate_grad_hook", "the hook is an empty function");
   check<GraphError>(requires_grad() && is_leaf(), "register_post_accumulate_grad_hook",
                     "only a leaf that requires a gradient accumulates one");
   uint64_t id = next_hook_id.fetch_add(1);

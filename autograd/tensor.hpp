@@ -98,8 +98,10 @@ class Tensor {
 
   // ---- What it is
   bool defined() const { return impl_ != nullptr; }
-  const Shape& shape() const;
-  const Strides& strides() const;
+  const Shape& shape() const&;
+  const Strides& strides() const&;
+  Shape shape() && { return static_cast<const Tensor&>(*this).shape(); }  // of a temporary: its own
+  Strides strides() && { return static_cast<const Tensor&>(*this).strides(); }
   int64_t dim() const { return shape().dim(); }
   int64_t size(int64_t dim) const;  ///< the size of one dimension; negative counts from the end
   int64_t numel() const { return shape().numel(); }
@@ -211,26 +213,26 @@ class Tensor {
 
   // ---- Reductions: over all elements, or over `dims`
   Tensor sum() const;
-  Tensor sum(Dims dims, bool keepdim = false) const;
+  Tensor sum(Dims dims, Flag keepdim = false) const;
   Tensor mean() const;
-  Tensor mean(Dims dims, bool keepdim = false) const;
-  Tensor var(Dims dims, bool unbiased = true, bool keepdim = false) const;
+  Tensor mean(Dims dims, Flag keepdim = false) const;
+  Tensor var(Dims dims, Flag unbiased = true, Flag keepdim = false) const;
   Tensor var() const;
   Tensor max() const;
-  std::pair<Tensor, Tensor> max(int64_t dim, bool keepdim = false) const;
+  std::pair<Tensor, Tensor> max(int64_t dim, Flag keepdim = false) const;
   Tensor min() const;
-  std::pair<Tensor, Tensor> min(int64_t dim, bool keepdim = false) const;
-  Tensor amax(Dims dims, bool keepdim = false) const;
-  Tensor amin(Dims dims, bool keepdim = false) const;
+  std::pair<Tensor, Tensor> min(int64_t dim, Flag keepdim = false) const;
+  Tensor amax(Dims dims, Flag keepdim = false) const;
+  Tensor amin(Dims dims, Flag keepdim = false) const;
   Tensor argmax() const;
-  Tensor argmax(int64_t dim, bool keepdim = false) const;
+  Tensor argmax(int64_t dim, Flag keepdim = false) const;
   Tensor argmin() const;
-  Tensor argmin(int64_t dim, bool keepdim = false) const;
-  Tensor logsumexp(Dims dims, bool keepdim = false) const;
+  Tensor argmin(int64_t dim, Flag keepdim = false) const;
+  Tensor logsumexp(Dims dims, Flag keepdim = false) const;
   Tensor any() const;
-  Tensor any(Dims dims, bool keepdim = false) const;
+  Tensor any(Dims dims, Flag keepdim = false) const;
   Tensor all() const;
-  Tensor all(Dims dims, bool keepdim = false) const;
+  Tensor all(Dims dims, Flag keepdim = false) const;
   Tensor norm() const;  ///< the Euclidean norm of all elements
 
   // ---- The rest

@@ -80,26 +80,26 @@ Tensor Tensor::logical_not() const { return regard::logical_not(*this); }
 
 // ---- Reductions
 Tensor Tensor::sum() const { return regard::sum(*this); }
-Tensor Tensor::sum(Dims dims, bool keepdim) const { return regard::sum(*this, dims, keepdim); }
+Tensor Tensor::sum(Dims dims, Flag keepdim) const { return regard::sum(*this, dims, keepdim); }
 Tensor Tensor::mean() const { return regard::mean(*this); }
-Tensor Tensor::mean(Dims dims, bool keepdim) const { return regard::mean(*this, dims, keepdim); }
+Tensor Tensor::mean(Dims dims, Flag keepdim) const { return regard::mean(*this, dims, keepdim); }
 Tensor Tensor::var() const { return regard::var(*this); }
-Tensor Tensor::var(Dims dims, bool unbiased, bool keepdim) const { return regard::var(*this, dims, unbiased, keepdim); }
+Tensor Tensor::var(Dims dims, Flag unbiased, Flag keepdim) const { return regard::var(*this, dims, unbiased, keepdim); }
 Tensor Tensor::max() const { return regard::max(*this); }
-std::pair<Tensor, Tensor> Tensor::max(int64_t dim, bool keepdim) const { return regard::max(*this, dim, keepdim); }
+std::pair<Tensor, Tensor> Tensor::max(int64_t dim, Flag keepdim) const { return regard::max(*this, dim, keepdim); }
 Tensor Tensor::min() const { return regard::min(*this); }
-std::pair<Tensor, Tensor> Tensor::min(int64_t dim, bool keepdim) const { return regard::min(*this, dim, keepdim); }
-Tensor Tensor::amax(Dims dims, bool keepdim) const { return regard::amax(*this, dims, keepdim); }
-Tensor Tensor::amin(Dims dims, bool keepdim) const { return regard::amin(*this, dims, keepdim); }
+std::pair<Tensor, Tensor> Tensor::min(int64_t dim, Flag keepdim) const { return regard::min(*this, dim, keepdim); }
+Tensor Tensor::amax(Dims dims, Flag keepdim) const { return regard::amax(*this, dims, keepdim); }
+Tensor Tensor::amin(Dims dims, Flag keepdim) const { return regard::amin(*this, dims, keepdim); }
 Tensor Tensor::argmax() const { return regard::argmax(*this); }
-Tensor Tensor::argmax(int64_t dim, bool keepdim) const { return regard::argmax(*this, dim, keepdim); }
+Tensor Tensor::argmax(int64_t dim, Flag keepdim) const { return regard::argmax(*this, dim, keepdim); }
 Tensor Tensor::argmin() const { return regard::argmin(*this); }
-Tensor Tensor::argmin(int64_t dim, bool keepdim) const { return regard::argmin(*this, dim, keepdim); }
-Tensor Tensor::logsumexp(Dims dims, bool keepdim) const { return regard::logsumexp(*this, dims, keepdim); }
+Tensor Tensor::argmin(int64_t dim, Flag keepdim) const { return regard::argmin(*this, dim, keepdim); }
+Tensor Tensor::logsumexp(Dims dims, Flag keepdim) const { return regard::logsumexp(*this, dims, keepdim); }
 Tensor Tensor::any() const { return regard::any(*this); }
-Tensor Tensor::any(Dims dims, bool keepdim) const { return regard::any(*this, dims, keepdim); }
+Tensor Tensor::any(Dims dims, Flag keepdim) const { return regard::any(*this, dims, keepdim); }
 Tensor Tensor::all() const { return regard::all(*this); }
-Tensor Tensor::all(Dims dims, bool keepdim) const { return regard::all(*this, dims, keepdim); }
+Tensor Tensor::all(Dims dims, Flag keepdim) const { return regard::all(*this, dims, keepdim); }
 Tensor Tensor::norm() const { return regard::norm(*this); }
 
 // ---- The rest

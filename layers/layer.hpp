@@ -38,6 +38,14 @@ class Members {
   void operator()(const std::string& name, std::optional<M>& member) {
     if (member) (*this)(name, *member);
   }
+  /// Anything else is no member: see the message.
+  template <class T>
+  requires(!std::is_base_of_v<Layer, T> && !std::is_base_of_v<OwnedTensor, T>) void operator()(const std::string&, T&) {
+    static_assert(
+        sizeof(T) == 0,
+        "members() lists Parameters, Buffers, layers, and std::vector, std::array or std::optional of layers; "
+        "a plain Tensor is neither trained nor saved: make it a Parameter or a Buffer");
+  }
 
  private:
   friend class Walk;

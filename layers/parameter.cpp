@@ -62,7 +62,10 @@ Parameter::Parameter(const Tensor& value) {
 
 Parameter& Parameter::operator=(const Tensor& value) {
   if (value.impl() == tensor_.impl()) return *this;  // itself, or a bias that neither layer has
-  check_defined("Parameter", "value", value);
+  check<ValueError>(value.defined(), "Parameter", "an undefined value is assigned",
+                    tensor_.defined() ? " to one of shape " + regard::to_string(shape()) +
+                                            ": the two layers differ (a bias on one side only?)"
+                                      : std::string());
   check_no_graph(value);
   if (!tensor_.defined()) {
     check_floating("Parameter", "value", value);

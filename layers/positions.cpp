@@ -14,7 +14,8 @@ Tensor add_positions(const Tensor& x, const Tensor& table, int64_t offset) {
   check_defined(op, "x", x);
   check<ShapeError>(x.dim() >= 2 && x.size(-1) == table.size(1), op, "input ", x.shape(), ": [..., length, ",
                     table.size(1), "] is expected");
-  check<ShapeError>(offset >= 0 && offset <= table.size(0) - x.size(-2), op, "input ", x.shape(), " at offset ", offset,
+  check<ValueError>(offset >= 0, op, "offset ", offset, " must not be negative");
+  check<ShapeError>(offset <= table.size(0) - x.size(-2), op, "input ", x.shape(), " at offset ", offset,
                     " does not lie within the ", table.size(0),
                     " positions that there are: make it with a larger max_length");
   return x + table.slice(0, offset, offset + x.size(-2));

@@ -701,7 +701,7 @@ std::vector<Mistake> mistakes_with_layers() {
          b.positions(ones({2, 4}), INT64_MAX);
        }},
       {"positions: negative offset",
-       Kind::shape,
+       Kind::value,
        {"offset -1"},
        [](B b) {
          b.positions(ones({2, 4}), -1);

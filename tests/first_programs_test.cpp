@@ -101,4 +101,36 @@ TEST_CASE("A parameter reads like a tensor") {
   CHECK(equal(layer.weight.grad(), full({2, 3}, 2.0)));
 }
 
+TEST_CASE("A shape or strides of a temporary tensor live on, in a range-for too") {
+  int64_t product = 1;
+  for (int64_t size : zeros({2, 3}).shape()) product *= size;
+  CHECK(product == 6);
+  const Shape& shape = ones({4, 5}).shape();
+  CHECK(shape == Shape{4, 5});
+}
+
+TEST_CASE("Lists in braces take any integer; keepdim takes no number") {
+  const std::vector<float> rows(3);
+  const int width = 2;
+  CHECK(zeros({rows.size(), width}).shape() == Shape{3, 2});
+  STATIC_REQUIRE(std::is_constructible_v<Flag, bool>);
+  STATIC_REQUIRE(!std::is_constructible_v<Flag, int>);
+}
+
+TEST_CASE("x += y makes x a handle on the sum and leaves what shared its elements") {
+  Tensor x = ones({2}), same = x, w = ones({2}).set_requires_grad();
+  x += w;
+  x *= 3;
+  sum(x).backward();
+  CHECK(equal(x.detach(), full({2}, 6.0f)));
+  CHECK(equal(same, ones({2})));
+  CHECK(equal(w.grad(), full({2}, 3.0f)));
+}
+
+TEST_CASE("Empty functions are refused where they are given") {
+  Tensor w = ones({2}).set_requires_grad();
+  CHECK_THROWS_AS(w.register_hook({}), ValueError);
+  CHECK_THROWS_AS(custom_op("mine", {w}, nullptr, nullptr), ValueError);
+}
+
 }  // namespace regard

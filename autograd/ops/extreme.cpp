@@ -17,7 +17,7 @@ struct Found {
 };
 
 // Searches along one dimension.
-Found search(const char* op, bool maximum, const Tensor& x, int64_t dim, bool keepdim, bool want_values) {
+Found search(const char* op, bool maximum, const Tensor& x, int64_t dim, Flag keepdim, bool want_values) {
   reduction::check_countable(op, x);
   Found found;
   found.dim = check_dim(op, x, dim);
@@ -48,7 +48,7 @@ Tensor extreme_of_all(const char* name, bool maximum, const Tensor& x) {
                 });
 }
 
-std::pair<Tensor, Tensor> extreme_along(const char* name, bool maximum, const Tensor& x, int64_t dim, bool keepdim) {
+std::pair<Tensor, Tensor> extreme_along(const char* name, bool maximum, const Tensor& x, int64_t dim, Flag keepdim) {
   const Found found = search(name, maximum, x, dim, keepdim, true);
   Tensor values = record(name, reduction::with_shape(found.values, found.result), inputs(x), saved(found.indices),
                          [shape = x.shape(), kept = found.kept, dim = found.dim](const Saved& s, const Tensor& g) {
@@ -60,7 +60,7 @@ std::pair<Tensor, Tensor> extreme_along(const char* name, bool maximum, const Te
 }
 
 // Over several dimensions at once: equal extremes share the gradient evenly.
-Tensor extreme_over(const char* name, bool maximum, const Tensor& x, const Dims& dims, bool keepdim) {
+Tensor extreme_over(const char* name, bool maximum, const Tensor& x, const Dims& dims, Flag keepdim) {
   reduction::check_countable(name, x);
   const reduction::Shapes shapes = reduction::shapes(name, x, dims.list(), keepdim);
   check<ValueError>(shapes.count > 0, name, "the dimensions to reduce of ", x.shape(),
@@ -78,14 +78,14 @@ Tensor extreme_over(const char* name, bool maximum, const Tensor& x, const Dims&
 
 }  // namespace
 
-Tensor amax(const Tensor& x, Dims dims, bool keepdim) { return extreme_over("amax", true, x, dims, keepdim); }
-Tensor amin(const Tensor& x, Dims dims, bool keepdim) { return extreme_over("amin", false, x, dims, keepdim); }
+Tensor amax(const Tensor& x, Dims dims, Flag keepdim) { return extreme_over("amax", true, x, dims, keepdim); }
+Tensor amin(const Tensor& x, Dims dims, Flag keepdim) { return extreme_over("amin", false, x, dims, keepdim); }
 Tensor max(const Tensor& x) { return extreme_of_all("max", true, x); }
 Tensor min(const Tensor& x) { return extreme_of_all("min", false, x); }
-std::pair<Tensor, Tensor> max(const Tensor& x, int64_t dim, bool keepdim) {
+std::pair<Tensor, Tensor> max(const Tensor& x, int64_t dim, Flag keepdim) {
   return extreme_along("max", true, x, dim, keepdim);
 }
-std::pair<Tensor, Tensor> min(const Tensor& x, int64_t dim, bool keepdim) {
+std::pair<Tensor, Tensor> min(const Tensor& x, int64_t dim, Flag keepdim) {
   return extreme_along("min", false, x, dim, keepdim);
 }
 
@@ -95,11 +95,11 @@ Tensor argmax(const Tensor& x) {
 Tensor argmin(const Tensor& x) {
   return no_derivative(reduction::with_shape(search_all("argmin", false, x, false).indices, {}));
 }
-Tensor argmax(const Tensor& x, int64_t dim, bool keepdim) {
+Tensor argmax(const Tensor& x, int64_t dim, Flag keepdim) {
   const Found found = search("argmax", true, x, dim, keepdim, false);
   return no_derivative(reduction::with_shape(found.indices, found.result));
 }
-Tensor argmin(const Tensor& x, int64_t dim, bool keepdim) {
+Tensor argmin(const Tensor& x, int64_t dim, Flag keepdim) {
   const Found found = search("argmin", false, x, dim, keepdim, false);
   return no_derivative(reduction::with_shape(found.indices, found.result));
 }

@@ -23,7 +23,7 @@ Tensor reduced(ReduceOp op, const Tensor& x, const Shapes& shapes, DType dtype) 
   return with_shape(y, shapes.result);
 }
 
-Tensor sum_over(const Tensor& x, const Shape& dims, bool keepdim) {
+Tensor sum_over(const Tensor& x, const Shape& dims, Flag keepdim) {
   check_countable("sum", x);
   const Shapes shapes = reduction::shapes("sum", x, dims, keepdim);
   Tensor y = reduced(ReduceOp::sum, x, shapes, is_floating(x.dtype()) ? x.dtype() : DType::i64);
@@ -32,7 +32,7 @@ Tensor sum_over(const Tensor& x, const Shape& dims, bool keepdim) {
   });
 }
 
-Tensor mean_over(const Tensor& x, const Shape& dims, bool keepdim) {
+Tensor mean_over(const Tensor& x, const Shape& dims, Flag keepdim) {
   check_floating("mean", "x", x);
   const Shapes shapes = reduction::shapes("mean", x, dims, keepdim);
   Tensor y = reduced(ReduceOp::mean, x, shapes, x.dtype());
@@ -42,7 +42,7 @@ Tensor mean_over(const Tensor& x, const Shape& dims, bool keepdim) {
                 });
 }
 
-Tensor truth_over(const char* name, ReduceOp op, const Tensor& x, const Shape& dims, bool keepdim) {
+Tensor truth_over(const char* name, ReduceOp op, const Tensor& x, const Shape& dims, Flag keepdim) {
   check_countable(name, x);
   return no_derivative(reduced(op, x, reduction::shapes(name, x, dims, keepdim), DType::boolean));
 }
@@ -50,15 +50,15 @@ Tensor truth_over(const char* name, ReduceOp op, const Tensor& x, const Shape& d
 }  // namespace
 
 Tensor sum(const Tensor& x) { return sum_over(x, {}, false); }
-Tensor sum(const Tensor& x, Dims dims, bool keepdim) { return sum_over(x, dims.list(), keepdim); }
+Tensor sum(const Tensor& x, Dims dims, Flag keepdim) { return sum_over(x, dims.list(), keepdim); }
 Tensor mean(const Tensor& x) { return mean_over(x, {}, false); }
-Tensor mean(const Tensor& x, Dims dims, bool keepdim) { return mean_over(x, dims.list(), keepdim); }
+Tensor mean(const Tensor& x, Dims dims, Flag keepdim) { return mean_over(x, dims.list(), keepdim); }
 Tensor any(const Tensor& x) { return truth_over("any", ReduceOp::any, x, {}, false); }
-Tensor any(const Tensor& x, Dims dims, bool keepdim) {
+Tensor any(const Tensor& x, Dims dims, Flag keepdim) {
   return truth_over("any", ReduceOp::any, x, dims.list(), keepdim);
 }
 Tensor all(const Tensor& x) { return truth_over("all", ReduceOp::all, x, {}, false); }
-Tensor all(const Tensor& x, Dims dims, bool keepdim) {
+Tensor all(const Tensor& x, Dims dims, Flag keepdim) {
   return truth_over("all", ReduceOp::all, x, dims.list(), keepdim);
 }
 
@@ -80,7 +80,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
 }
 
 Tensor var(const Tensor& x) { return var(x, {}); }
-Tensor var(const Tensor& x, Dims dims, bool unbiased, bool keepdim) {
+Tensor var(const Tensor& x, Dims dims, Flag unbiased, Flag keepdim) {
   check_floating("var", "x", x);
   const Shapes shapes = reduction::shapes("var", x, dims.list(), keepdim);
   const int64_t correction = unbiased ? 1 : 0;
@@ -94,7 +94,7 @@ Tensor var(const Tensor& x, Dims dims, bool unbiased, bool keepdim) {
                 });
 }
 
-Tensor logsumexp(const Tensor& x, Dims dims, bool keepdim) {
+Tensor logsumexp(const Tensor& x, Dims dims, Flag keepdim) {
   check_floating("logsumexp", "x", x);
   const Shapes shapes = reduction::shapes("logsumexp", x, dims.list(), keepdim);
   Tensor y = empty(shapes.kept, {x.dtype(), x.device()});
