@@ -60,9 +60,8 @@ def gpt_parameters(o):
     weights = load_safetensors(o["load"])
 
     def part(prefix):
-        return {
-            kind: jnp.asarray(weights[f"{prefix}.{kind}"]) for kind in ("weight", "bias") if f"{prefix}.{kind}" in weights
-        }
+        names = {kind: f"{prefix}.{kind}" for kind in ("weight", "bias")}
+        return {kind: jnp.asarray(weights[name]) for kind, name in names.items() if name in weights}
 
     p = {"tokens": part("tokens"), "positions": part("positions"), "norm": part("norm"), "blocks": []}
     for i in range(o["depth"]):

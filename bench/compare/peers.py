@@ -20,6 +20,7 @@ from pathlib import Path
 import characters
 import environment
 import report
+import sweep
 from contenders import Contender, Failure, command_of, popen, warn
 from rows import Result, all_rows, derived, multiply_adds, toy
 from rows import characters as character_options
@@ -313,6 +314,8 @@ def main():
                         "run, build/peers/results for one that is quick or of some rows)")
     parser.add_argument("--python", metavar="FILE", help="a Python that has the peers, instead of build/peers-venv")
     parser.add_argument("--build", type=Path, default=root / "build" / "release", help=argparse.SUPPRESS)
+    parser.add_argument("--sweep", action="store_true", help="instead of the rows: attention's time and memory by "
+                        "length, 64 to 8192 (sweep.json, sweep.svg)")
     parser.add_argument("--list", action="store_true", help="list the rows and end")
     a = parser.parse_args()
 
@@ -350,6 +353,13 @@ def main():
     with tempfile.TemporaryDirectory(dir=scratch) as work:
         end = began + 60 * (a.minutes or (8 if a.quick else 30))
         setup = Setup(a.build, python, scratch, Path(work), logs, a.quick, end, reasons)
+        if a.sweep:
+            points = sweep.measure(setup, counts[0])
+            for point in points:
+                point.update(facts)
+            sweep.write(out, points)
+            print(f"results in {out} (sweep.json, sweep.svg), after {(time.monotonic() - began) / 60:.1f} minutes")
+            return 0
         for threads in counts:
             print(f"== {threads} thread{'s' if threads > 1 else ''}", flush=True)
             limit = Limit()

@@ -119,7 +119,8 @@ struct AttentionStep : Work {
 
   explicit AttentionStep(const Json& options)
       : layer(options.at("width"), options.at("heads")), causal(options.value("causal", false)) {
-    const Shape shape{options.at("batch"), options.at("length"), options.at("width")};
+    const int64_t batch = options.at("batch"), length = options.at("length"), width = options.at("width");
+    const Shape shape{batch, length, width};
     x = randn(shape).set_requires_grad();
     gradient = randn(shape);
   }

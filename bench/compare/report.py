@@ -56,6 +56,10 @@ def rates(best):
     return ", ".join(f"{name}: {rate:.1f} GFLOP/s" for name, rate in best.items()) or "not measured"
 
 
+def threads_text(count):
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
 def line(result, facts):
     mine, peers, text = amounts(facts)
     others = ", ".join(f"{name} {text(value)}" for name, value in peers.items())
@@ -90,7 +94,7 @@ def markdown(entries):
         f"- {versions}",
     ]
     for threads, best in limits.items():
-        lines.append(f"- limit, {threads} thread{'s' if threads > 1 else ''}: the best of {rates(best)}")
+        lines.append(f"- limit, {threads_text(threads)}: the best of {rates(best)}")
     lines += [
         "",
         f"| work | threads | Regard | {' | '.join(columns)} | best peer / Regard | of the limit | target | |".replace(
@@ -106,11 +110,12 @@ def markdown(entries):
         lines.append("| " + " | ".join(cells) + " |")
     notes = []
     for e in entries:
+        row = f"- {e['work']}, {threads_text(e['threads'])}"
         for name, reason in e["not_measured"].items():
-            notes.append(f"- {e['work']}, {e['threads']} threads, {name}: {reason}")
+            notes.append(f"{row}, {name}: {reason}")
         if e["losses"]:
             losses = ", ".join(f"{name} {loss:.4f}" for name, loss in e["losses"].items())
-            notes.append(f"- {e['work']}, {e['threads']} threads: {e['steps']} steps; mean loss of the last 100: {losses}")
+            notes.append(f"{row}: {e['steps']} steps; mean loss of the last 100: {losses}")
     if notes:
         lines += ["", "Notes, and what is not measured:", "", *notes]
     return "\n".join(lines) + "\n"
@@ -129,7 +134,7 @@ def svg(entries):
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 150}" height="{height}" '
         f'viewBox="0 0 {left + width + 150} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="100%" height="100%" fill="white"/>',
+        '<rect width="100%" height="100%" fill="white"/>',
         '<text x="12" y="24" font-size="16">The best peer over Regard: time of a step (memory: PyTorch\'s peak)</text>',
         '<text x="12" y="44" fill="#4a5568">To the right of 1 Regard is ahead. Green: target met; orange: missed. '
         "Beside the bars the ratio, and the share of the multiply-add limit.</text>",
@@ -137,13 +142,14 @@ def svg(entries):
     for tick in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
         if low <= tick <= high:
             colour, bottom = ("#1a202c" if tick == 1 else "#e2e8f0"), height - 28
-            parts.append(f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top - 6}" y2="{bottom}" stroke="{colour}"/>')
-            parts.append(f'<text x="{x(tick):.1f}" y="{height - 12}" text-anchor="middle">{tick:g}x</text>')
+            at = f"{x(tick):.1f}"
+            parts.append(f'<line x1="{at}" x2="{at}" y1="{top - 6}" y2="{bottom}" stroke="{colour}"/>')
+            parts.append(f'<text x="{at}" y="{height - 12}" text-anchor="middle">{tick:g}x</text>')
     for i, e in enumerate(shown):
         y = top + step * i
         begin, end = sorted((x(1), x(e["ratio"])))
         label = ratio_text(e) + (f", {share_text(e)} of the limit" if e["share_of_limit"] else "")
-        name = f"{e['work']}, {e['threads']} thread{'s' if e['threads'] > 1 else ''}"
+        name = f"{e['work']}, {threads_text(e['threads'])}"
         parts.append(
             f'<text x="{left - 8}" y="{y + 13}" text-anchor="end" textLength="{min(left - 16, 6 * len(name))}" '
             f'lengthAdjust="spacingAndGlyphs">{escape(name)}</text>'
@@ -158,8 +164,8 @@ def svg(entries):
 
 def write(folder, entries):
     """Each file whole or not at all."""
-    texts = {"peers.json": json.dumps(entries, indent=1) + "\n", "peers.md": markdown(entries), "peers.svg": svg(entries)}
-    for name, text in texts.items():
+    whole = json.dumps(entries, indent=1) + "\n"
+    for name, text in {"peers.json": whole, "peers.md": markdown(entries), "peers.svg": svg(entries)}.items():
         part = folder / (name + ".part")
         part.write_text(text)
         part.replace(folder / name)

@@ -119,6 +119,7 @@ def all_rows():
             {"work": "tiny add"},
             "under 200 ns",
             [("below ms", 200e-6)],
+            peers=("torch", "torch.compile"),  # JAX records only while it traces
             steps=1_000_000,
             check=0,
         ),
