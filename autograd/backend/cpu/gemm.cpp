@@ -85,11 +85,11 @@ int64_t work_of(const Problem<T>& problem) {
          static_cast<int64_t>(sizeof(T) / sizeof(float));
 }
 
-// Enough pieces for some processors to end at about the same time, none under some 10 microseconds.
+// Enough pieces for some processors to end at about the same time, few enough that packing for each stays cheap.
 int64_t wanted_pieces(int64_t work) {
   if (work < 2'000'000) return 1;
   int64_t pieces = 2;
-  while (pieces < 64 && work >= 2'000'000 * pieces * pieces) pieces *= 2;
+  while (pieces < 64 && work >= 1'000'000 * pieces * pieces * pieces) pieces *= 2;
   return pieces;
 }
 
@@ -114,7 +114,7 @@ Grid choose_grid(int64_t m, int64_t n, int64_t pieces) {
     for (int64_t rows = 1; rows <= pieces; rows *= 2) {
       const int64_t columns = pieces / rows;
       if ((rows > 1 && m < rows * least_rows) || (columns > 1 && n < columns * least_columns)) continue;
-      const int64_t packed = columns * m + 3 * rows * n;
+      const int64_t packed = 2 * columns * m + 3 * rows * n;
       if (least == 0 || packed <= least) {
         least = packed;
         best = {rows, columns, unit};
