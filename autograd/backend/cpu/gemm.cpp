@@ -89,7 +89,7 @@ int64_t work_of(const Problem<T>& problem) {
 int64_t wanted_pieces(int64_t work) {
   if (work < 2'000'000) return 1;
   int64_t pieces = 2;
-  while (pieces < 64 && work >= 1'000'000 * pieces * pieces * pieces) pieces *= 2;
+  while (pieces < 64 && work >= 4'000'000 * pieces * pieces * pieces) pieces *= 2;
   return pieces;
 }
 
