@@ -6,6 +6,7 @@
 #define REGARD_TILED_GEMM_PACK_INL_HPP
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -22,6 +23,8 @@ constexpr int64_t most_lanes = 64 / static_cast<int64_t>(sizeof(T));
 template <class T>
 using Tag = hn::CappedTag<T, static_cast<size_t>(most_lanes<T>)>;
 constexpr int wide_vectors = 4;
+// Rows lie far apart, where the processor's own prefetching begins anew with each.
+constexpr int64_t rows_ahead = 8;
 
 // The first `count` (1 to a whole vector) elements at `from`, which are all that is read; zeros after them.
 template <class D, class T>
@@ -93,6 +96,8 @@ void pack_panel(int64_t k, int64_t columns, int64_t vectors, Matrix<const T> b, 
     const T* from = b.data;
     if (columns == 2 * lanes) {
       for (int64_t p = 0; p < k; ++p, from += b.row_stride, to += width) {
+        hwy::Prefetch(from + rows_ahead * b.row_stride);
+        hwy::Prefetch(from + rows_ahead * b.row_stride + lanes);
         const auto first = hn::LoadU(d, from), second = hn::LoadU(d, from + lanes);
         hn::Store(first, d, to);
         hn::Store(second, d, to + lanes);
@@ -114,12 +119,16 @@ void pack_panel(int64_t k, int64_t columns, int64_t vectors, Matrix<const T> b, 
   }
 }
 
+// `next` is how far on the row lies that is worth fetching meanwhile.
 template <class T>
-HWY_INLINE void copy(const T* from, int64_t count, T* to) {
+HWY_INLINE void copy(const T* from, int64_t count, T* to, int64_t next) {
   const Tag<T> d;
   const int64_t lanes = hn::Lanes(d);
   int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+  for (; i + lanes <= count; i += lanes) {
+    hwy::Prefetch(from + next + i);
+    hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+  }
   for (; i < count; ++i) to[i] = from[i];
 }
 
@@ -127,11 +136,11 @@ HWY_INLINE void copy(const T* from, int64_t count, T* to) {
 template <class T>
 Matrix<const T> pack_rows(int64_t rows, int64_t k, Matrix<const T> a, T* to) {
   if (a.column_stride == 1) {
-    for (int64_t i = 0; i < rows; ++i) copy(a.data + i * a.row_stride, k, to + i * k);
+    for (int64_t i = 0; i < rows; ++i) copy(a.data + i * a.row_stride, k, to + i * k, 2 * a.row_stride);
     return {to, k, 1};
   }
   if (a.row_stride == 1) {
-    for (int64_t p = 0; p < k; ++p) copy(a.data + p * a.column_stride, rows, to + p * rows);
+    for (int64_t p = 0; p < k; ++p) copy(a.data + p * a.column_stride, rows, to + p * rows, 2 * a.column_stride);
     return {to, 1, rows};
   }
   for (int64_t i = 0; i < rows; ++i) {
