@@ -114,8 +114,8 @@ Grid choose_grid(int64_t m, int64_t n, int64_t pieces) {
     for (int64_t rows = 1; rows <= pieces; rows *= 2) {
       const int64_t columns = pieces / rows;
       if ((rows > 1 && m < rows * least_rows) || (columns > 1 && n < columns * least_columns)) continue;
-      const int64_t packed = 2 * columns * m + 3 * rows * n;
-      if (least == 0 || packed <= least) {
+      const int64_t packed = columns * m + 3 * rows * n;
+      if (least == 0 || packed < least) {
         least = packed;
         best = {rows, columns, unit};
       }

@@ -87,8 +87,12 @@ void tile(int64_t k, Matrix<const T> a, const T* b, int64_t b_row_stride, const 
   V sums[rows][vectors];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
-    // C arrives while the sums are made.
-    if (rows > 1) hwy::Prefetch(c + i * result.row_stride), hwy::Prefetch(c + i * result.row_stride + lanes);
+    // C arrives while the sums are made; a row of it may begin amid a cache line.
+    if (rows > 1) {
+      const T* to = c + i * result.row_stride;
+      for (int v = 0; v < vectors; ++v) hwy::Prefetch(to + v * lanes);
+      hwy::Prefetch(to + vectors * lanes - 1);
+    }
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) sums[i][v] = hn::Zero(d);
   }
