@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops/softmax_rows.hpp>
@@ -118,14 +119,132 @@ void check_options(const Tensor& query, const Tensor& key, const AttentionOption
     check<ValueError>(std::isfinite(*options.scale), name, "scale is ", *options.scale, ", should be finite");
 }
 
-std::pair<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                    const AttentionOptions& options) {
+double scale_of(const AttentionOptions& options, int64_t width) {
+  return options.scale.value_or(width > 0 ? 1 / std::sqrt(static_cast<double>(width)) : 1);
+}
+
+// ---- Fused: nothing of the size of the weights in memory
+
+/// An uninitialised [N, H, length, width] laid out as `like` is: where that is a view of [N, length, H, width], heads
+/// are split and merged without a copy.
+Tensor empty_heads(const Tensor& like, int64_t width) {
+  int64_t batch = like.size(0), heads = like.size(1), length = like.size(2);
+  TensorOptions options(like.dtype(), like.device());
+  if (heads == 1 || length == 1 || like.strides()[1] >= like.strides()[2])
+    return empty({batch, heads, length, width}, options);
+  Tensor x = empty({batch, length, heads, width}, options);
+  return make_view(x, {batch, heads, length, width}, {length * heads * width, width, heads * width, 1}, 0);
+}
+
+/// A node of its own, so that gradients with respect to it stop there.
+Tensor alias(const Tensor& x) {
+  return record("alias", make_view(x, x.shape(), x.strides(), x.storage_offset()), inputs(x), saved(),
+                [](const Saved&, const Tensor& g) { return Grads{g}; });
+}
+
+/// What the closures of the fused ops capture.
+struct FusedSettings : AttentionSettings {
+  AttentionOptions options(const Tensor& mask, const Tensor& key_mask, Generator& generator) const {
+    generator.set_state(seed, offset);
+    return {.mask = mask,
+            .key_mask = key_mask,
+            .causal = causal,
+            .dropout = dropout,
+            .scale = scale,
+            .generator = &generator};
+  }
+};
+
+/// Inputs of a composed computation that is differentiated apart from the graph around it: gradients with respect to
+/// them can be taken, and are recorded where the mode says so.
+Tensor apart(const Tensor& x, bool create_graph) {
+  return create_graph && x.requires_grad() ? alias(x) : x.detach().set_requires_grad();
+}
+
+/// Gradients of q, k, v and the mask by the composed path.
+Grads composed_grads(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
+                     const Tensor& g, const FusedSettings& settings) {
+  const bool create_graph = grad_enabled();
+  GradMode on(true);
+  Tensors x{apart(q, create_graph), apart(k, create_graph), apart(v, create_graph), apart(mask, create_graph)};
+  Generator generator;
+  Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(x[3], key_mask, generator)).first;
+  Tensors grads = grad(y, x, {.grad_outputs = {g}, .create_graph = create_graph});
+  return Grads{grads[0], grads[1], grads[2], grads[3]};
+}
+
+/// The gradients of q, k, v and g in what attention_grad computes: those of the composed path's gradients.
+Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSettings& settings) {
+  const bool create_graph = grad_enabled();
+  GradMode on(true);
+  Tensors x{apart(s[0], create_graph), apart(s[1], create_graph), apart(s[2], create_graph), apart(s[3], create_graph)};
+  Generator generator;
+  Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(s[4], s[5], generator)).first;
+  Tensors first = grad(y, {x[0], x[1], x[2]}, {.grad_outputs = {x[3]}, .create_graph = true});
+  Tensors used, weights;
+  for (size_t i = 0; i < 3; ++i)
+    if (h[i].defined() && first[i].requires_grad()) {
+      used.push_back(first[i]);
+      weights.push_back(h[i]);
+    }
+  Grads grads(4);
+  if (used.empty()) return grads;
+  Tensors second = grad(used, x, {.grad_outputs = weights, .create_graph = create_graph, .allow_unused = true});
+  for (size_t i = 0; i < 4; ++i)
+    if (s.needs(i)) grads[i] = second[i];
+  return grads;
+}
+
+/// The gradients of q, k and v; recorded, and then all three.
+Grads attention_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
+                     const Tensor& y, const Tensor& statistics, const Tensor& g, const FusedSettings& settings,
+                     std::array<bool, 3> wanted) {
+  if (grad_enabled()) wanted = {true, true, true};
+  Tensor dq, dk, dv;
+  if (wanted[0]) dq = empty_heads(q, q.size(3));
+  if (wanted[1]) dk = empty_heads(k, k.size(3));
+  if (wanted[2]) dv = empty_heads(v, v.size(3));
+  kernels(q).attention_grad(dq, dk, dv, g, y, statistics, q, k, v, mask, key_mask, settings);
+  if (grad_enabled())
+    record_outputs("attention_grad", std::array{&dq, &dk, &dv}, inputs(q, k, v, g), saved(q, k, v, g, mask, key_mask),
+                   [settings](const Saved& s, std::span<const Tensor> h) { return second_grads(s, h, settings); });
+  return Grads{dq, dk, dv, Tensor()};
+}
+
+Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), keys = k.size(2);
+  FusedSettings settings{{.scale = scale_of(options, q.size(3)),
+                          .causal = options.causal,
+                          .dropout = options.dropout,
+                          .seed = 0,
+                          .offset = 0}};
+  if (options.dropout > 0) {
+    Generator& generator = options.generator != nullptr ? *options.generator : default_generator();
+    settings.seed = generator.seed();
+    settings.offset = generator.reserve(batch * heads * queries * keys);
+  }
+  Tensor mask = options.mask, key_mask = options.key_mask;
+  if (mask.defined()) {  // [N, H, L, S], through strides of 0
+    if (mask.dim() == 2) mask = unsqueeze(unsqueeze(mask, 0), 0);
+    mask = expand(mask, {batch, heads, queries, keys});
+  }
+  Tensor y = empty_heads(q, v.size(3));
+  Tensor statistics = empty({batch, heads, 2, queries}, {q.dtype(), q.device()});
+  kernels(q).attention(y, statistics, q, k, v, mask, key_mask, settings);
+  return record(name, y, inputs(q, k, v, mask), saved(q, k, v, mask, key_mask, y, statistics),
+                [settings](const Saved& s, const Tensor& g) {
+                  if (s.needs(3)) return composed_grads(s[0], s[1], s[2], s[3], s[4], g, settings);
+                  return attention_grad(s[0], s[1], s[2], s[3], s[4], s[5].detach(), s[6], g, settings,
+                                        {s.needs(0), s.needs(1), s.needs(2)});
+                });
+}
+
+void check_arguments(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
+                     Tensor& q, Tensor& k, Tensor& v) {
   check_sizes(query, key, value);
-  Tensor q = four_dimensional(query), k = four_dimensional(key), v = four_dimensional(value);
+  q = four_dimensional(query), k = four_dimensional(key), v = four_dimensional(value);
   check_options(q, k, options);
   if (options.mask.defined() && is_floating(options.mask.dtype())) warn_of_zeros_and_ones(options.mask);
-  auto [output, weights] = detail::composed_attention(q, k, v, options);
-  return {as_given(output, query.dim()), as_given(weights, query.dim())};
 }
 
 }  // namespace
@@ -154,7 +273,7 @@ std::pair<Tensor, Tensor> detail::composed_attention(const Tensor& query, const 
     v = masked_fill(v, rows, 0);
   }
 
-  double scale = options.scale.value_or(width > 0 ? 1 / std::sqrt(static_cast<double>(width)) : 1);
+  double scale = scale_of(options, width);
   if (queries <= keys)
     q = q * scale;
   else
@@ -172,13 +291,18 @@ void detail::allow_float_mask_warning() { float_mask_warning_given = false; }
 
 Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const AttentionOptions& options) {
-  return attention(query, key, value, options).first;
+  Tensor q, k, v;
+  check_arguments(query, key, value, options, q, k, v);
+  return as_given(fused_attention(q, k, v, options), query.dim());
 }
 
 std::pair<Tensor, Tensor> scaled_dot_product_attention_with_weights(const Tensor& query, const Tensor& key,
                                                                     const Tensor& value,
                                                                     const AttentionOptions& options) {
-  return attention(query, key, value, options);
+  Tensor q, k, v;
+  check_arguments(query, key, value, options, q, k, v);
+  auto [output, weights] = detail::composed_attention(q, k, v, options);
+  return {as_given(output, query.dim()), as_given(weights, query.dim())};
 }
 
 }  // namespace regard

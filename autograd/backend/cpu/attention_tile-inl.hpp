@@ -1,0 +1,290 @@
+// Parts of attention's tiles that forward and backward share: rows and columns brought into place, masks, exponentials.
+// A tile of scores lies transposed, [keys, queries], so that the queries' softmaxes run side by side in vectors.
+// Included once for each instruction set.
+#if defined(REGARD_CPU_ATTENTION_TILE_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef REGARD_CPU_ATTENTION_TILE_INL
+#undef REGARD_CPU_ATTENTION_TILE_INL
+#else
+#define REGARD_CPU_ATTENTION_TILE_INL
+#endif
+
+#include <hwy/highway.h>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include <regard/autograd/backend/cpu/attention_problem.hpp>
+#include <regard/autograd/backend/cpu/attention_products-inl.hpp>
+#include <regard/autograd/backend/cpu/random_blocks.hpp>
+#include <regard/autograd/backend/cpu/transpose.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace regard::cpu_backend::HWY_NAMESPACE {
+
+constexpr int64_t most_tile_keys = 64;
+static_assert(most_tile_keys % 32 == 0 && most_tile_keys <= BitBlock::size);
+constexpr int64_t tile_words = most_tile_keys / 32;
+
+template <class T>
+HWY_INLINE int64_t lanes_of() {
+  return static_cast<int64_t>(hn::Lanes(Tag<T>()));
+}
+template <class T>
+HWY_INLINE int64_t most_tile_queries() {
+  return most_vectors * lanes_of<T>();
+}
+template <class T>
+HWY_INLINE int64_t whole_vectors(int64_t count) {
+  return (count + lanes_of<T>() - 1) / lanes_of<T>() * lanes_of<T>();
+}
+
+// Which of a tile's weights count: bit k % 32 of word [k / 32][query] for key k. As wide as T, for use beside it.
+template <class T>
+using Word = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+HWY_INLINE uint32_t first_bits(int64_t count) {
+  return count <= 0 ? 0 : count >= 32 ? ~uint32_t{0} : (uint32_t{1} << count) - 1;
+}
+
+// A tile: `queries` (padded to `columns`, whole vectors) from `first_query` by `keys` from `first_key`.
+struct TilePlace {
+  int64_t n, h, first_query, queries, columns, first_key, keys;
+};
+
+template <class T>
+struct TileMask {
+  const Word<T>* allowed = nullptr;  // null: all
+  const Word<T>* kept = nullptr;     // by dropout; null: all
+  const T* added = nullptr;          // [keys, columns]; null: nothing
+};
+
+// to [width, columns] = the transposed rows times factor; zeros past the last row.
+template <class T>
+HWY_INLINE void read_columns(T* to, int64_t columns, const HeadRows<const T>& from, const T* data, int64_t rows,
+                             int64_t width, T factor) {
+  if (rows < columns) std::memset(to, 0, static_cast<size_t>(width * columns) * sizeof(T));
+  if (from.column == 1)
+    transpose(reinterpret_cast<Word<T>*>(to), columns, reinterpret_cast<const Word<T>*>(data), from.row, width, rows);
+  else
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < width; ++j) to[j * columns + i] = data[i * from.row + j * from.column];
+  if (factor == T(1)) return;
+  const Tag<T> d;
+  const auto factors = hn::Set(d, factor);
+  for (int64_t i = 0; i < width * columns; i += lanes_of<T>())
+    hn::Store(hn::Mul(hn::Load(d, to + i), factors), d, to + i);
+}
+
+// to [rows padded to `padded`, width padded to `stride`] = rows times factor, zeros around them.
+template <class T>
+HWY_INLINE void read_rows(T* to, int64_t stride, int64_t padded, const HeadRows<const T>& from, const T* data,
+                          int64_t rows, int64_t width, T factor) {
+  const Tag<T> d;
+  const auto factors = hn::Set(d, factor);
+  for (int64_t i = 0; i < rows; ++i, data += from.row, to += stride) {
+    if (from.column == 1) {
+      for (int64_t j = 0; j < width; j += lanes_of<T>())
+        hn::StoreU(hn::Mul(load(d, data + j, width - j), factors), d, to + j);
+    } else {
+      for (int64_t j = 0; j < width; ++j) to[j] = data[j * from.column] * factor;
+      for (int64_t j = width; j < stride; ++j) to[j] = 0;
+    }
+  }
+  if (rows < padded) std::memset(to, 0, static_cast<size_t>((padded - rows) * stride) * sizeof(T));
+}
+
+HWY_INLINE bool mask_allows(MaskKind kind, const char* mask, int64_t at) {
+  if (kind == MaskKind::boolean) return mask[at] != 0;
+  int64_t value;
+  std::memcpy(&value, mask + at * 8, 8);
+  return value != 0;
+}
+
+// The bits of `count` (at most 32) neighbours of a boolean or integer mask.
+HWY_INLINE uint32_t mask_bits(MaskKind kind, const char* mask, int64_t stride, int64_t count) {
+  uint32_t bits = 0;
+  int64_t i = 0;
+  if (kind == MaskKind::boolean && stride == 1 && std::endian::native == std::endian::little) {
+    for (; i + 8 <= count; i += 8) {  // eight bytes of 0 or 1 to eight bits
+      uint64_t bytes;
+      std::memcpy(&bytes, mask + i, 8);
+      bits |= static_cast<uint32_t>((bytes * 0x0102040810204080U) >> 56) << i;
+    }
+  }
+  for (; i < count; ++i) bits |= uint32_t{mask_allows(kind, mask, i * stride)} << i;
+  return bits;
+}
+HWY_INLINE int64_t mask_bytes(MaskKind kind) { return kind == MaskKind::boolean ? 1 : 8; }
+
+// Fills `words` with what is allowed; false where nothing is, and mask.allowed stays null where everything is.
+template <class T>
+HWY_INLINE bool read_allowed(const AttentionProblem<T>& p, const TilePlace& tile, Word<T>* words, TileMask<T>& mask) {
+  const int64_t beyond = p.keys - p.queries + 1 - tile.first_key;  // query i sees that many more keys than i
+  const bool causal = p.causal && tile.first_query + beyond < tile.keys;
+  const bool has_mask = p.mask_kind == MaskKind::boolean || p.mask_kind == MaskKind::integer;
+  if (!causal && !has_mask && p.key_mask_kind == MaskKind::none) return true;
+  bool any = false, all = true;
+  for (int64_t w = 0; w * 32 < tile.keys; ++w) {
+    const int64_t key = tile.first_key + w * 32, count = tile.keys - w * 32 < 32 ? tile.keys - w * 32 : 32;
+    const uint32_t whole = first_bits(count);
+    uint32_t keys = whole;
+    if (p.key_mask_kind != MaskKind::none)
+      keys &= mask_bits(p.key_mask_kind,
+                        p.key_mask + (tile.n * p.key_mask_batch + key * p.key_mask_key) * mask_bytes(p.key_mask_kind),
+                        p.key_mask_key, count);
+    const char* rows = has_mask ? p.mask.data + (tile.n * p.mask.batch + tile.h * p.mask.head +
+                                                 tile.first_query * p.mask.row + key * p.mask.column) *
+                                                    mask_bytes(p.mask_kind)
+                                : nullptr;
+    for (int64_t i = 0; i < tile.columns; ++i) {
+      uint32_t bits = i < tile.queries ? keys : 0;
+      if (causal) bits &= first_bits(tile.first_query + i + beyond - w * 32);
+      if (has_mask && bits != 0)
+        bits &= mask_bits(p.mask_kind, rows + i * p.mask.row * mask_bytes(p.mask_kind), p.mask.column, count);
+      words[w * tile.columns + i] = bits;
+      if (i < tile.queries) {
+        any = any || bits != 0;
+        all = all && bits == whole;
+      }
+    }
+  }
+  if (!all) mask.allowed = words;
+  return any;
+}
+
+template <class T>
+HWY_INLINE void read_kept(const AttentionProblem<T>& p, const TilePlace& tile, Word<T>* words) {
+  BitBlock block;
+  for (int64_t i = 0; i < tile.columns; ++i) {
+    if (i < tile.queries) {
+      const int64_t row = (tile.n * p.heads + tile.h) * p.queries + tile.first_query + i;
+      fill_bits(block, p.seed, p.offset + static_cast<uint64_t>(row * p.keys + tile.first_key), tile.keys);
+    }
+    for (int64_t w = 0; w * 32 < tile.keys; ++w) {
+      uint32_t bits = 0;
+      if (i < tile.queries)
+        for (int64_t k = 0; k < 32 && w * 32 + k < tile.keys; ++k)
+          bits |= uint32_t{(block.word[0][w * 32 + k] >> 8) >= p.drop_threshold} << k;
+      words[w * tile.columns + i] = bits;
+    }
+  }
+}
+
+template <class T>
+HWY_INLINE void read_added(const AttentionProblem<T>& p, const TilePlace& tile, T* added) {
+  const T* data = reinterpret_cast<const T*>(p.mask.data) + tile.n * p.mask.batch + tile.h * p.mask.head +
+                  tile.first_query * p.mask.row + tile.first_key * p.mask.column;
+  const HeadRows<const T> rows{data, 0, 0, p.mask.row, p.mask.column};
+  read_columns(added, tile.columns, rows, data, tile.queries, tile.keys, T(1));
+}
+
+// Memory for what a tile's masks need.
+template <class T>
+struct MaskMemory {
+  Word<T>*allowed, *kept;
+  T* added;
+  HWY_INLINE MaskMemory(const AttentionProblem<T>& p, AttentionParts& parts, int64_t columns) {
+    const bool blocks = p.causal || p.key_mask_kind != MaskKind::none || p.mask_kind != MaskKind::none;
+    allowed = parts.take<Word<T>>(blocks ? tile_words * columns : 0);
+    kept = parts.take<Word<T>>(p.drops ? tile_words * columns : 0);
+    added = parts.take<T>(p.mask_kind == MaskKind::floating ? most_tile_keys * columns : 0);
+  }
+};
+
+// False where nothing in the tile is allowed.
+template <class T>
+HWY_INLINE bool read_mask(const AttentionProblem<T>& p, const TilePlace& tile, const MaskMemory<T>& memory,
+                          TileMask<T>& mask) {
+  if (!read_allowed(p, tile, memory.allowed, mask)) return false;
+  if (p.drops) {
+    read_kept(p, tile, memory.kept);
+    mask.kept = memory.kept;
+  }
+  if (p.mask_kind == MaskKind::floating) {
+    read_added(p, tile, memory.added);
+    mask.added = memory.added;
+  }
+  return true;
+}
+
+// The bit of key k in a column of words, as a mask of lanes.
+template <class T>
+HWY_INLINE auto lanes_of_bit(const Word<T>* words, int64_t columns, int64_t key) {
+  const hn::RebindToUnsigned<Tag<T>> du;
+  const auto bits = hn::Load(du, words + key / 32 * columns);
+  return hn::RebindMask(Tag<T>(), hn::TestBit(bits, hn::Set(du, Word<T>{1} << (key % 32))));
+}
+
+// One vector of scores, masked: s + added, or -inf.
+template <class T, class V>
+HWY_INLINE V masked_score(V score, const TileMask<T>& mask, int64_t columns, int64_t key, int64_t column) {
+  const Tag<T> d;
+  const auto blocked = hn::Set(d, -std::numeric_limits<T>::infinity());
+  if (mask.added != nullptr) {
+    const auto added = hn::Load(d, mask.added + key * columns + column);
+    score = hn::IfThenElse(hn::Eq(added, blocked), blocked, hn::Add(score, added));
+  }
+  if (mask.allowed != nullptr)
+    score = hn::IfThenElse(lanes_of_bit<T>(mask.allowed + column, columns, key), score, blocked);
+  return score;
+}
+
+// e^x for x of at most about 0 (below 80), within 1 ulp; 0 below -87, where e^x leaves the normal numbers. NaN stays.
+template <class T, class V>
+HWY_INLINE V exp_of_difference(V x) {
+  const Tag<T> d;
+  if constexpr (sizeof(T) == 8) {
+    return exp_of(d, x);
+  } else {
+    const hn::RebindToSigned<Tag<T>> di;
+    const auto n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504F)));
+    const V nf = hn::ConvertTo(d, n);
+    V r = hn::NegMulAdd(nf, hn::Set(d, 0.693359375F), x);
+    r = hn::NegMulAdd(nf, hn::Set(d, -2.12194440e-4F), r);
+    constexpr float c[] = {1.9875691500e-4F, 1.3981999507e-3F, 8.3334519073e-3F,
+                           4.1665795894e-2F, 1.6666665459e-1F, 5.0000001201e-1F};
+    const V power = hn::Add(hn::MulAdd(polynomial(d, r, c), hn::Mul(r, r), r), hn::Set(d, 1.0F));
+    const V two_to_n = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
+    return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0F)), hn::Mul(power, two_to_n));
+  }
+}
+
+// Keys or values of a tile: where they lie, or copied to `memory` with zeros for keys that no query may see.
+template <class T>
+struct TileRows {
+  const T* data;
+  int64_t stride;
+};
+template <class T>
+HWY_INLINE bool must_copy(const AttentionProblem<T>& p, const HeadRows<const T>& rows) {
+  return rows.column != 1 || p.blocks_keys();
+}
+template <class T>
+HWY_INLINE TileRows<T> tile_rows(const AttentionProblem<T>& p, const TilePlace& tile, const HeadRows<const T>& rows,
+                                 int64_t width, T* memory) {
+  const T* data = rows.at(tile.n, tile.h) + tile.first_key * rows.row;
+  if (!must_copy(p, rows)) return {data, rows.row};
+  const bool row_mask = p.blocks_keys() && (p.mask_kind == MaskKind::boolean || p.mask_kind == MaskKind::integer) &&
+                        (p.mask.row == 0 || p.queries == 1);
+  for (int64_t k = 0; k < tile.keys; ++k) {
+    T* to = memory + k * width;
+    const int64_t key = tile.first_key + k;
+    const bool blocked =
+        (p.key_mask_kind != MaskKind::none &&
+         !mask_allows(p.key_mask_kind, p.key_mask, tile.n * p.key_mask_batch + key * p.key_mask_key)) ||
+        (row_mask &&
+         !mask_allows(p.mask_kind, p.mask.data, tile.n * p.mask.batch + tile.h * p.mask.head + key * p.mask.column));
+    if (blocked)
+      std::memset(to, 0, static_cast<size_t>(width) * sizeof(T));
+    else if (rows.column == 1)
+      std::memcpy(to, data + k * rows.row, static_cast<size_t>(width) * sizeof(T));
+    else
+      for (int64_t j = 0; j < width; ++j) to[j] = data[k * rows.row + j * rows.column];
+  }
+  return {memory, width};
+}
+
+}  // namespace regard::cpu_backend::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // REGARD_CPU_ATTENTION_TILE_INL

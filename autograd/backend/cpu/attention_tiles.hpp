@@ -1,0 +1,23 @@
+// Attention's tiles, for the instruction set of this processor. For attention.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include <regard/autograd/backend/cpu/attention_problem.hpp>
+
+namespace regard::cpu_backend {
+
+/// How many queries a tile has at most.
+template <class T>
+int64_t attention_tile_queries();
+
+/// The output and statistics of tasks [begin, end): tile t of head (n, h) is task (n * H + h) * tiles + t.
+void attention_forward(const AttentionProblem<float>& problem, int64_t begin, int64_t end);
+void attention_forward(const AttentionProblem<double>& problem, int64_t begin, int64_t end);
+
+/// The gradients from queries [first, last) of one head: writes these rows of dq, and adds to dk and dv, which start
+/// as zeros.
+void attention_backward(const AttentionProblem<float>& problem, int64_t n, int64_t h, int64_t first, int64_t last);
+void attention_backward(const AttentionProblem<double>& problem, int64_t n, int64_t h, int64_t first, int64_t last);
+
+}  // namespace regard::cpu_backend
