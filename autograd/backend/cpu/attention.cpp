@@ -113,11 +113,13 @@ void run_backward(const AttentionProblem<T>& p) {
       const int64_t head = task / ranges, n = head / p.heads, h = head % p.heads;
       const int64_t range = ranges - 1 - task % ranges;  // the last first: the longest where causal
       const AttentionProblem<T> part = with_parts(range);
-      if (part.dk) zero_rows(part.dk, n, h, p.keys, p.width);
-      if (part.dv) zero_rows(part.dv, n, h, p.keys, p.value_width);
       const int64_t first = std::min(p.queries, range * range_queries);
       const int64_t last = std::min(p.queries, first + range_queries);
-      if (first < last) attention_backward(part, n, h, first, last);
+      const bool fresh = first < last && p.visible_keys(last - 1) == p.keys && p.key_mask_kind == MaskKind::none &&
+                         (p.mask_kind == MaskKind::none || p.mask_kind == MaskKind::floating);
+      if (part.dk && !fresh) zero_rows(part.dk, n, h, p.keys, p.width);
+      if (part.dv && !fresh) zero_rows(part.dv, n, h, p.keys, p.value_width);
+      if (first < last) attention_backward(part, n, h, first, last, fresh);
     }
   });
   if (ranges == 1) return;

@@ -50,7 +50,8 @@ HWY_INLINE void score_gradients(const AttentionProblem<T>& p, const TilePlace& t
   for (int64_t column = 0; column < columns; column += lanes_of<T>()) {
     const auto largest = hn::Load(d, memory.largest + column), inverse = hn::Load(d, memory.inverse + column);
     const auto delta = hn::Load(d, memory.delta + column);
-    for (int64_t k = 0; k < tile.keys; ++k) {
+    const int64_t keys = keys_of_column<T>(tile, column);
+    for (int64_t k = 0; k < keys; ++k) {
       T* weight_at = memory.weights + k * columns + column;
       T* dscore_at = memory.dscores + k * columns + column;
       auto score = hn::Load(d, weight_at);
@@ -82,20 +83,20 @@ HWY_INLINE void read_statistics(const AttentionProblem<T>& p, int64_t n, int64_t
   for (int64_t i = 0; i < columns; ++i) {
     const T* y = p.y.at(n, h) + (first_query + i) * p.y.row;
     const T* dy = memory.dy_rows + i * stride;
-    memory.delta[i] =
-        i >= queries ? T(0) : static_cast<T>(sum_row<T>(p.value_width, [=](int64_t j, int64_t count) HWY_ATTR {
-          return hn::Mul(load(d, y + j, count), load(d, dy + j, count));
-        }));
+    auto sum = hn::Zero(d);
+    if (i < queries)
+      for (int64_t j = 0; j < p.value_width; j += lanes_of<T>())
+        sum = hn::MulAdd(load(d, y + j, p.value_width - j), hn::Load(d, dy + j), sum);
+    memory.delta[i] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
 }
 
 template <class T>
 HWY_INLINE void backward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h, int64_t first_query, int64_t queries,
-                              const BackwardMemory<T>& memory) {
+                              bool fresh, const BackwardMemory<T>& memory) {
   const Tag<T> d;
   const int64_t lanes = lanes_of<T>();
   const int64_t columns = whole_vectors<T>(queries);
-  const int vectors = static_cast<int>(columns / lanes);
   const bool wants_scores = p.dq || p.dk;
   const int64_t q_stride = whole_vectors<T>(p.width), dy_stride = whole_vectors<T>(p.value_width);
   const T* q = p.q.at(n, h) + first_query * p.q.row;
@@ -109,29 +110,43 @@ HWY_INLINE void backward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h
   bool started = false;
   const int64_t end = p.visible_keys(first_query + queries - 1);
   for (int64_t key = 0; key < end; key += most_tile_keys) {
-    const TilePlace tile{
-        n, h, first_query, queries, columns, key, end - key < most_tile_keys ? end - key : most_tile_keys};
+    const TilePlace tile(p, n, h, first_query, queries, columns, key,
+                         end - key < most_tile_keys ? end - key : most_tile_keys);
     TileMask<T> mask;
     if (!read_mask(p, tile, memory.masks, mask)) continue;
     const TileRows<T> keys = tile_rows(p, tile, p.k, p.width, memory.keys);
-    multiply<false>(vectors, tile.keys, p.width,
-                    Product<T>{keys.data, keys.stride, memory.q, columns, memory.weights, columns, false, lanes});
+    each_step<T>(tile, [&](int64_t k, int64_t count, int64_t column) HWY_ATTR {
+      multiply<false>(static_cast<int>((columns - column) / lanes), count, p.width,
+                      Product<T>{keys.data + k * keys.stride, keys.stride, memory.q + column, columns,
+                                 memory.weights + k * columns + column, columns, false, lanes});
+    });
     if (wants_scores) {
       const TileRows<T> values = tile_rows(p, tile, p.v, p.value_width, memory.values);
-      multiply<false>(
-          vectors, tile.keys, p.value_width,
-          Product<T>{values.data, values.stride, memory.dy, columns, memory.dscores, columns, false, lanes});
+      each_step<T>(tile, [&](int64_t k, int64_t count, int64_t column) HWY_ATTR {
+        multiply<false>(static_cast<int>((columns - column) / lanes), count, p.value_width,
+                        Product<T>{values.data + k * values.stride, values.stride, memory.dy + column, columns,
+                                   memory.dscores + k * columns + column, columns, false, lanes});
+      });
     }
     score_gradients(p, tile, mask, memory);
-    if (p.dv)
-      add_product(tile.keys, p.value_width, columns, memory.weights, columns, memory.dy_rows, dy_stride,
-                  p.dv.at(n, h) + key * p.dv.row, p.dv.row);
-    if (p.dk)
-      add_product(tile.keys, p.width, columns, memory.dscores, columns, memory.q_rows, q_stride,
-                  p.dk.at(n, h) + key * p.dk.row, p.dk.row);
-    if (p.dq)
-      multiply<true>(vectors, p.width, tile.keys,
-                     Product<T>{keys.data, keys.stride, memory.dscores, columns, memory.dq, columns, started, lanes});
+    if (!started && keys_of_column<T>(tile, 0) == 0) {  // the first queries see none of these keys
+      std::memset(memory.dq, 0, static_cast<size_t>(p.width * columns) * sizeof(T));
+      started = true;
+    }
+    each_step<T>(tile, [&](int64_t k, int64_t count, int64_t column) HWY_ATTR {
+      const int64_t at = k * columns + column;
+      if (p.dv)
+        add_product(count, p.value_width, columns - column, memory.weights + at, columns,
+                    memory.dy_rows + column * dy_stride, dy_stride, p.dv.at(n, h) + (key + k) * p.dv.row, p.dv.row,
+                    !fresh);
+      if (p.dk)
+        add_product(count, p.width, columns - column, memory.dscores + at, columns, memory.q_rows + column * q_stride,
+                    q_stride, p.dk.at(n, h) + (key + k) * p.dk.row, p.dk.row, !fresh);
+      if (p.dq)
+        multiply<true>(static_cast<int>((columns - column) / lanes), p.width, count,
+                       Product<T>{keys.data + k * keys.stride, keys.stride, memory.dscores + at, columns,
+                                  memory.dq + column, columns, started || k > 0, lanes});
+    });
     started = true;
   }
   if (!p.dq) return;
@@ -141,14 +156,11 @@ HWY_INLINE void backward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h
     return;
   }
   const auto scale = hn::Set(d, p.scale);
-  for (int64_t i = 0; i < p.width * columns; i += lanes)
-    hn::Store(hn::Mul(hn::Load(d, memory.dq + i), scale), d, memory.dq + i);
-  transpose(reinterpret_cast<Word<T>*>(dq), p.dq.row, reinterpret_cast<const Word<T>*>(memory.dq), columns, queries,
-            p.width);
+  transpose_rows<false>(dq, p.dq.row, memory.dq, columns, queries, p.width, [=](int64_t) HWY_ATTR { return scale; });
 }
 
 template <class T>
-void backward(const AttentionProblem<T>& p, int64_t n, int64_t h, int64_t first, int64_t last) {
+void backward(const AttentionProblem<T>& p, int64_t n, int64_t h, int64_t first, int64_t last, bool fresh) {
   const int64_t size = most_tile_queries<T>();
   const int64_t columns = last - first < size ? whole_vectors<T>(last - first) : size;
   const int64_t keys = p.keys < most_tile_keys ? p.keys : most_tile_keys;
@@ -157,14 +169,18 @@ void backward(const AttentionProblem<T>& p, int64_t n, int64_t h, int64_t first,
   AttentionMemory block(count.used());
   AttentionParts parts(block.data());
   const BackwardMemory<T> memory(p, parts, columns, keys);
-  for (int64_t i = first; i < last; i += size) backward_tile(p, n, h, i, last - i < size ? last - i : size, memory);
+  // From the last tile down: where order is causal, the last one sees all keys, and can write dk and dv.
+  for (int64_t i = first + (last - first - 1) / size * size; i >= first; i -= size) {
+    const bool write = fresh && i + size >= last;
+    backward_tile(p, n, h, i, last - i < size ? last - i : size, write, memory);
+  }
 }
 
-void backward_f32(const AttentionProblem<float>& p, int64_t n, int64_t h, int64_t first, int64_t last) {
-  backward(p, n, h, first, last);
+void backward_f32(const AttentionProblem<float>& p, int64_t n, int64_t h, int64_t first, int64_t last, bool fresh) {
+  backward(p, n, h, first, last, fresh);
 }
-void backward_f64(const AttentionProblem<double>& p, int64_t n, int64_t h, int64_t first, int64_t last) {
-  backward(p, n, h, first, last);
+void backward_f64(const AttentionProblem<double>& p, int64_t n, int64_t h, int64_t first, int64_t last, bool fresh) {
+  backward(p, n, h, first, last, fresh);
 }
 
 }  // namespace regard::cpu_backend::HWY_NAMESPACE
@@ -176,11 +192,13 @@ namespace regard::cpu_backend {
 HWY_EXPORT(backward_f32);
 HWY_EXPORT(backward_f64);
 
-void attention_backward(const AttentionProblem<float>& problem, int64_t n, int64_t h, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(backward_f32)(problem, n, h, first, last);
+void attention_backward(const AttentionProblem<float>& problem, int64_t n, int64_t h, int64_t first, int64_t last,
+                        bool fresh) {
+  HWY_DYNAMIC_DISPATCH(backward_f32)(problem, n, h, first, last, fresh);
 }
-void attention_backward(const AttentionProblem<double>& problem, int64_t n, int64_t h, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(backward_f64)(problem, n, h, first, last);
+void attention_backward(const AttentionProblem<double>& problem, int64_t n, int64_t h, int64_t first, int64_t last,
+                        bool fresh) {
+  HWY_DYNAMIC_DISPATCH(backward_f64)(problem, n, h, first, last, fresh);
 }
 
 }  // namespace regard::cpu_backend

@@ -41,11 +41,12 @@ HWY_INLINE bool exponentials(const AttentionProblem<T>& p, const TilePlace& tile
   const bool masked = mask.added != nullptr || mask.allowed != nullptr;
   bool same = true;
   for (int64_t column = 0; column < columns; column += lanes_of<T>()) {
+    const int64_t keys = keys_of_column<T>(tile, column);
     T* scores = memory.scores + column;
     auto largest = hn::Load(d, memory.largest + column), second = largest;
     const auto former = largest;
     if (masked) {
-      for (int64_t k = 0; k < tile.keys; ++k) {
+      for (int64_t k = 0; k < keys; ++k) {
         T* at = scores + k * columns;
         const auto score = masked_score<T>(hn::Load(d, at), mask, columns, k, column);
         hn::Store(score, d, at);
@@ -53,11 +54,11 @@ HWY_INLINE bool exponentials(const AttentionProblem<T>& p, const TilePlace& tile
       }
     } else {
       int64_t k = 0;
-      for (; k + 2 <= tile.keys; k += 2) {
+      for (; k + 2 <= keys; k += 2) {
         largest = hn::Max(largest, hn::Load(d, scores + k * columns));
         second = hn::Max(second, hn::Load(d, scores + (k + 1) * columns));
       }
-      if (k < tile.keys) largest = hn::Max(largest, hn::Load(d, scores + k * columns));
+      if (k < keys) largest = hn::Max(largest, hn::Load(d, scores + k * columns));
       largest = hn::Max(largest, second);
     }
     // Nothing allowed so far: exp(-inf - 0) = 0, not exp(-inf + inf).
@@ -66,7 +67,7 @@ HWY_INLINE bool exponentials(const AttentionProblem<T>& p, const TilePlace& tile
     same = same && hn::AllTrue(d, hn::Eq(former, largest));
     auto sum = hn::Zero(d);
     if (mask.kept == nullptr) {
-      for (int64_t k = 0; k < tile.keys; ++k) {
+      for (int64_t k = 0; k < keys; ++k) {
         T* at = scores + k * columns;
         const auto power = exp_of_difference<T>(hn::Sub(hn::Load(d, at), shift));
         sum = hn::Add(sum, power);
@@ -74,7 +75,7 @@ HWY_INLINE bool exponentials(const AttentionProblem<T>& p, const TilePlace& tile
       }
     } else {
       const auto keep_scale = hn::Set(d, p.keep_scale);
-      for (int64_t k = 0; k < tile.keys; ++k) {
+      for (int64_t k = 0; k < keys; ++k) {
         T* at = scores + k * columns;
         const auto power = exp_of_difference<T>(hn::Sub(hn::Load(d, at), shift));
         sum = hn::Add(sum, power);
@@ -96,7 +97,6 @@ HWY_INLINE void forward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h,
   const Tag<T> d;
   const int64_t lanes = lanes_of<T>();
   const int64_t columns = whole_vectors<T>(queries);
-  const int vectors = static_cast<int>(columns / lanes);
   read_columns(memory.q, columns, p.q, p.q.at(n, h) + first_query * p.q.row, queries, p.width, p.scale);
   for (int64_t i = 0; i < columns; i += lanes) {
     hn::Store(hn::Set(d, -std::numeric_limits<T>::infinity()), d, memory.largest + i);
@@ -105,13 +105,16 @@ HWY_INLINE void forward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h,
   bool started = false;
   const int64_t end = p.visible_keys(first_query + queries - 1);
   for (int64_t key = 0; key < end; key += most_tile_keys) {
-    const TilePlace tile{
-        n, h, first_query, queries, columns, key, end - key < most_tile_keys ? end - key : most_tile_keys};
+    const TilePlace tile(p, n, h, first_query, queries, columns, key,
+                         end - key < most_tile_keys ? end - key : most_tile_keys);
     TileMask<T> mask;
     if (!read_mask(p, tile, memory.masks, mask)) continue;
     const TileRows<T> keys = tile_rows(p, tile, p.k, p.width, memory.keys);
-    multiply<false>(vectors, tile.keys, p.width,
-                    Product<T>{keys.data, keys.stride, memory.q, columns, memory.scores, columns, false, lanes});
+    each_step<T>(tile, [&](int64_t k, int64_t count, int64_t column) HWY_ATTR {
+      multiply<false>(static_cast<int>((columns - column) / lanes), count, p.width,
+                      Product<T>{keys.data + k * keys.stride, keys.stride, memory.q + column, columns,
+                                 memory.scores + k * columns + column, columns, false, lanes});
+    });
     const bool rescale = exponentials(p, tile, mask, memory);
     if (started && rescale) {
       for (int64_t j = 0; j < p.value_width; ++j)
@@ -121,9 +124,15 @@ HWY_INLINE void forward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h,
         }
     }
     const TileRows<T> values = tile_rows(p, tile, p.v, p.value_width, memory.values);
-    multiply<true>(
-        vectors, p.value_width, tile.keys,
-        Product<T>{values.data, values.stride, memory.scores, columns, memory.output, columns, started, lanes});
+    if (!started && keys_of_column<T>(tile, 0) == 0) {  // the first queries see none of these keys
+      std::memset(memory.output, 0, static_cast<size_t>(p.value_width * columns) * sizeof(T));
+      started = true;
+    }
+    each_step<T>(tile, [&](int64_t k, int64_t count, int64_t column) HWY_ATTR {
+      multiply<true>(static_cast<int>((columns - column) / lanes), p.value_width, count,
+                     Product<T>{values.data + k * values.stride, values.stride, memory.scores + k * columns + column,
+                                columns, memory.output + column, columns, started || k > 0, lanes});
+    });
     started = true;
   }
 
@@ -142,13 +151,8 @@ HWY_INLINE void forward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h,
       std::memset(y + i * p.y.row, 0, static_cast<size_t>(p.value_width) * sizeof(T));
     return;
   }
-  for (int64_t j = 0; j < p.value_width; ++j)
-    for (int64_t i = 0; i < columns; i += lanes) {
-      T* at = memory.output + j * columns + i;
-      hn::Store(hn::Mul(hn::Load(d, at), hn::Load(d, memory.total + i)), d, at);
-    }
-  transpose(reinterpret_cast<Word<T>*>(y), p.y.row, reinterpret_cast<const Word<T>*>(memory.output), columns, queries,
-            p.value_width);
+  transpose_rows<false>(y, p.y.row, memory.output, columns, queries, p.value_width,
+                        [&](int64_t i) HWY_ATTR { return hn::Set(d, memory.total[i]); });
 }
 
 template <class T>

@@ -17,12 +17,10 @@ namespace regard::cpu_backend::HWY_NAMESPACE {
 // Vectors of columns that a block has at most, and its rows: as many as the registers hold.
 #if HWY_TARGET == HWY_AVX3
 constexpr int most_vectors = 4;
-template <int V>
-constexpr int most_rows = V == 4 ? 6 : 8;
+constexpr int most_rows(int vectors) { return vectors == 1 ? 16 : vectors == 2 ? 12 : vectors == 3 ? 8 : 6; }
 #else
 constexpr int most_vectors = 2;
-template <int V>
-constexpr int most_rows = V == 2 ? 6 : 8;
+constexpr int most_rows(int vectors) { return vectors == 1 ? 8 : 6; }
 #endif
 
 // R rows by V vectors (1 to 4) of sums.
@@ -115,20 +113,21 @@ HWY_INLINE void multiply_block(int64_t k, const Product<T>& product, int64_t row
   sums.write(c, product.c_stride, product.last);
 }
 
+// The last rows, fewer than R: one block of just as many.
+template <int R, int V, bool across, class T>
+HWY_INLINE void multiply_last_rows(int64_t rows, int64_t k, const Product<T>& product, int64_t row) {
+  if constexpr (R > 1) {
+    if (rows == R - 1) return multiply_block<R - 1, V, across>(k, product, row);
+    multiply_last_rows<R - 1, V, across>(rows, k, product, row);
+  }
+}
+
 template <int V, bool across, class T>
 HWY_NOINLINE void multiply_rows(int64_t m, int64_t k, const Product<T>& product) {
-  constexpr int most = most_rows<V>;
+  constexpr int most = most_rows(V);
   int64_t i = 0;
   for (; i + most <= m; i += most) multiply_block<most, V, across>(k, product, i);
-  if (i + 4 <= m) {
-    multiply_block<4, V, across>(k, product, i);
-    i += 4;
-  }
-  if (i + 2 <= m) {
-    multiply_block<2, V, across>(k, product, i);
-    i += 2;
-  }
-  if (i < m) multiply_block<1, V, across>(k, product, i);
+  if (i < m) multiply_last_rows<most, V, across>(m - i, k, product, i);
 }
 
 template <bool across, class T>
@@ -141,16 +140,17 @@ HWY_INLINE void multiply(int vectors, int64_t m, int64_t k, const Product<T>& pr
   }
 }
 
-// c [m, n] += a b for any number of columns; b's rows are padded to whole vectors, c's are not.
+// c [m, n] = or += a b for any number of columns; b's rows are padded to whole vectors, c's are not.
 template <class T>
 HWY_INLINE void add_product(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_stride, const T* b, int64_t b_stride,
-                            T* c, int64_t c_stride) {
+                            T* c, int64_t c_stride, bool accumulate) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(Tag<T>()));
   for (int64_t j = 0; j < n; j += most_vectors * lanes) {
     const int64_t columns = n - j < most_vectors * lanes ? n - j : most_vectors * lanes;
     const int64_t vectors = (columns + lanes - 1) / lanes;
-    multiply<false>(static_cast<int>(vectors), m, k,
-                    Product<T>{a, a_stride, b + j, b_stride, c + j, c_stride, true, columns - (vectors - 1) * lanes});
+    multiply<false>(
+        static_cast<int>(vectors), m, k,
+        Product<T>{a, a_stride, b + j, b_stride, c + j, c_stride, accumulate, columns - (vectors - 1) * lanes});
   }
 }
 

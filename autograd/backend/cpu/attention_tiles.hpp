@@ -15,9 +15,12 @@ int64_t attention_tile_queries();
 void attention_forward(const AttentionProblem<float>& problem, int64_t begin, int64_t end);
 void attention_forward(const AttentionProblem<double>& problem, int64_t begin, int64_t end);
 
-/// The gradients from queries [first, last) of one head: writes these rows of dq, and adds to dk and dv, which start
-/// as zeros.
-void attention_backward(const AttentionProblem<float>& problem, int64_t n, int64_t h, int64_t first, int64_t last);
-void attention_backward(const AttentionProblem<double>& problem, int64_t n, int64_t h, int64_t first, int64_t last);
+/// The gradients from queries [first, last), at least one, of one head: writes these rows of dq, and adds to dk and
+/// dv. `fresh`: writes dk and dv, where the last of the queries may attend to all keys and nothing but causal order
+/// blocks any.
+void attention_backward(const AttentionProblem<float>& problem, int64_t n, int64_t h, int64_t first, int64_t last,
+                        bool fresh);
+void attention_backward(const AttentionProblem<double>& problem, int64_t n, int64_t h, int64_t first, int64_t last,
+                        bool fresh);
 
 }  // namespace regard::cpu_backend
