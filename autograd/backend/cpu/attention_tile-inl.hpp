@@ -16,13 +16,13 @@
 
 #include <regard/autograd/backend/cpu/attention_problem.hpp>
 #include <regard/autograd/backend/cpu/attention_products-inl.hpp>
-#include <regard/autograd/backend/cpu/random_blocks.hpp>
+#include <regard/autograd/philox.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace regard::cpu_backend::HWY_NAMESPACE {
 
 constexpr int64_t most_tile_keys = 64;
-static_assert(most_tile_keys % 32 == 0 && most_tile_keys <= BitBlock::size);
+static_assert(most_tile_keys % 32 == 0);
 constexpr int64_t tile_words = most_tile_keys / 32;
 
 template <class T>
@@ -252,23 +252,82 @@ HWY_INLINE bool read_allowed(const AttentionProblem<T>& p, const TilePlace& tile
   return any;
 }
 
+// Fills `words` with what dropout keeps.
+#if HWY_TARGET == HWY_SCALAR
 template <class T>
 HWY_INLINE void read_kept(const AttentionProblem<T>& p, const TilePlace& tile, Word<T>* words) {
-  BitBlock block;
-  for (int64_t i = 0; i < tile.columns; ++i) {
-    if (i < tile.queries) {
+  for (int64_t w = 0; w * 32 < tile.keys; ++w)
+    for (int64_t i = 0; i < tile.columns; ++i) {
       const int64_t row = (tile.n * p.heads + tile.h) * p.queries + tile.first_query + i;
-      fill_bits(block, p.seed, p.offset + static_cast<uint64_t>(row * p.keys + tile.first_key), tile.keys);
-    }
-    for (int64_t w = 0; w * 32 < tile.keys; ++w) {
+      const int64_t key = tile.first_key + w * 32, keys = keys_of_column<T>(tile, i) - w * 32;
       uint32_t bits = 0;
-      if (i < tile.queries)
-        for (int64_t k = 0; k < 32 && w * 32 + k < tile.keys; ++k)
-          bits |= uint32_t{(block.word[0][w * 32 + k] >> 8) >= p.drop_threshold} << k;
+      for (int64_t k = 0; k < 32 && k < keys; ++k) {
+        const uint64_t counter = p.offset + static_cast<uint64_t>(row * p.keys + key + k);
+        bits |= uint32_t{(regard::detail::philox_element(p.seed, counter)[0] >> 8) >= p.drop_threshold} << k;
+      }
       words[w * tile.columns + i] = bits;
+    }
+}
+#else
+// Philox of philox.hpp, of which word 0 alone is wanted: a counter a 64-bit lane, whose lower halves hold the words
+// (what the upper halves hold does not matter, except in the end).
+template <class T>
+HWY_INLINE void read_kept(const AttentionProblem<T>& p, const TilePlace& tile, Word<T>* words) {
+  using Philox = regard::detail::PhiloxConstants;
+  const hn::ScalableTag<uint64_t> d;
+  const hn::Repartition<uint32_t, decltype(d)> half;
+  const hn::RebindToSigned<decltype(d)> di;
+  constexpr size_t most_lanes = HWY_MAX_BYTES / sizeof(uint64_t);
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_ALIGN uint64_t round_keys[Philox::rounds * 2 * most_lanes];
+  for (int round = 0; round < Philox::rounds; ++round) {
+    const auto n = static_cast<uint32_t>(round);
+    uint64_t* at = round_keys + 2 * round * lanes;
+    hn::Store(hn::Set(d, uint64_t{static_cast<uint32_t>(p.seed) + n * Philox::weyl0}), d, at);
+    hn::Store(hn::Set(d, uint64_t{static_cast<uint32_t>(p.seed >> 32) + n * Philox::weyl1}), d, at + lanes);
+  }
+  const auto multiplier0 = hn::Set(half, Philox::multiplier0), multiplier1 = hn::Set(half, Philox::multiplier1);
+  const auto times = [&](auto words_of, auto multiplier)
+                         HWY_ATTR { return hn::MulEven(hn::BitCast(half, words_of), multiplier); };
+  const auto lower = hn::Set(d, uint64_t{0xffffffffU});
+  const auto least = hn::Set(di, static_cast<int64_t>(p.drop_threshold) << 8);
+  const int64_t row = (tile.n * p.heads + tile.h) * p.queries + tile.first_query;
+  const uint64_t first = p.offset + static_cast<uint64_t>(row * p.keys + tile.first_key);
+  for (int64_t column = 0; column < tile.columns; column += lanes) {
+    HWY_ALIGN uint64_t buffer[most_lanes];
+    for (int64_t i = 0; i < lanes; ++i) buffer[i] = first + static_cast<uint64_t>((column + i) * p.keys);
+    const auto counters = hn::Load(d, buffer);
+    const int64_t keys = keys_of_column<T>(tile, column / lanes_of<T>() * lanes_of<T>());
+    for (int64_t w = 0; w * 32 < tile.keys; ++w) {
+      auto bits = hn::Zero(d);
+      for (int64_t k = w * 32; k < w * 32 + 32 && k < keys; ++k) {
+        const auto counter = hn::Add(counters, hn::Set(d, static_cast<uint64_t>(k)));
+        auto product0 = times(counter, multiplier0);  // the first round, words 2 and 3 being 0
+        auto c0 = hn::Xor(hn::ShiftRight<32>(counter), hn::Load(d, round_keys));
+        auto c1 = hn::Zero(d);
+        auto c2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Load(d, round_keys + lanes));
+        auto c3 = product0;
+        for (int round = 1; round + 1 < Philox::rounds; ++round) {
+          product0 = times(c0, multiplier0);
+          const auto product1 = times(c2, multiplier1);
+          c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), c1), hn::Load(d, round_keys + 2 * round * lanes));
+          c1 = product1;
+          c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), c3), hn::Load(d, round_keys + (2 * round + 1) * lanes));
+          c3 = product0;
+        }
+        constexpr int last = Philox::rounds - 1;
+        c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(times(c2, multiplier1)), c1),
+                     hn::Load(d, round_keys + 2 * last * lanes));
+        const auto dropped = hn::Lt(hn::BitCast(di, hn::And(c0, lower)), least);
+        const auto bit = hn::BitCast(di, hn::Set(d, uint64_t{1} << (k % 32)));
+        bits = hn::Or(bits, hn::BitCast(d, hn::IfThenZeroElse(dropped, bit)));
+      }
+      hn::Store(bits, d, buffer);
+      for (int64_t i = 0; i < lanes; ++i) words[w * tile.columns + column + i] = static_cast<Word<T>>(buffer[i]);
     }
   }
 }
+#endif
 
 template <class T>
 HWY_INLINE void read_added(const AttentionProblem<T>& p, const TilePlace& tile, T* added) {
