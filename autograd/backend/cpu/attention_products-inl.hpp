@@ -14,8 +14,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace regard::cpu_backend::HWY_NAMESPACE {
 
-// Vectors of columns that a block has at most, and its rows: as many as the registers hold.
-#if HWY_TARGET == HWY_AVX3
+// Vectors of columns that a block has at most, and its rows: as many as the registers hold. (With sanitizers, whose
+// checks take the compiler minutes on large blocks, fewer rows: the results are the same.)
+#if defined(REGARD_SANITIZE)
+constexpr int most_vectors = 4;
+constexpr int most_rows(int) { return 2; }
+#elif HWY_TARGET == HWY_AVX3
 constexpr int most_vectors = 4;
 constexpr int most_rows(int vectors) { return vectors == 1 ? 16 : vectors == 2 ? 12 : vectors == 3 ? 8 : 6; }
 #else
