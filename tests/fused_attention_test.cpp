@@ -236,6 +236,25 @@ TEST_CASE("fused attention's first and second derivatives check against differen
   CHECK_THAT(with_mask, passes_gradgradcheck({q, k, v, trained}));
 }
 
+TEST_CASE("fused attention: second derivatives meet nothing of what stands at keys that nobody may see") {
+  Generator generator(18);
+  Problem p(2, 1, 3, 4, 2, 2, DType::f64, true, generator);
+  Tensor key_mask = from_vector<int64_t>({1, 0, 1, 1, 1, 1, 1, 0}, {2, 4});
+  Tensor blocked = (key_mask == 0).view({2, 1, 4, 1});
+  auto second = [&](double garbage, const AttentionOptions& options) {
+    Tensor q = p.q.detach().set_requires_grad(), k = p.k.masked_fill(blocked, garbage).set_requires_grad();
+    Tensor v = p.v.masked_fill(blocked, garbage).set_requires_grad();
+    Tensors first =
+        grad(scaled_dot_product_attention(q, k, v, options), {q, k, v}, {.grad_outputs = {p.g}, .create_graph = true});
+    return grad(square(first[0]).sum() + square(first[1]).sum() + square(first[2]).sum(), {q, k, v});
+  };
+  for (const AttentionOptions& options :
+       {AttentionOptions{.key_mask = key_mask}, AttentionOptions{.mask = key_mask.view({2, 1, 1, 4})}}) {
+    Tensors clean = second(0, options), dirty = second(std::nan(""), options);
+    for (size_t i = 0; i < 3; ++i) CHECK(equal(clean[i], dirty[i]));
+  }
+}
+
 TEST_CASE("fused attention: gradients have the same bits whether recorded or not, all wanted or one") {
   Generator generator(19);
   Problem p(2, 2, 40, 70, 12, 20, DType::f32, true, generator);
@@ -298,6 +317,15 @@ TEST_CASE("fused attention has the same bits on any number of threads") {
                  run(Path::composed, p.q, p.k, p.v, {.causal = true, .dropout = dropout, .generator = &fixed}, p.g),
                  2e-4));
     }
+}
+
+TEST_CASE("attention with weights: the output is the fused one to the bit, and both give gradients") {
+  Generator generator(37);
+  Problem p(2, 2, 20, 30, 8, 8, DType::f32, true, generator);
+  auto [output, weights] = scaled_dot_product_attention_with_weights(p.q, p.k, p.v, {.causal = true});
+  CHECK(equal(output, scaled_dot_product_attention(p.q, p.k, p.v, {.causal = true})));
+  CHECK(equal(weights, detail::composed_attention(p.q, p.k, p.v, {.causal = true}).second));
+  CHECK(distance(matmul(weights, p.v), output) < 1e-5);
 }
 
 TEST_CASE("fused attention keeps nothing of the size of the weights") {

@@ -1,9 +1,13 @@
 // Scaled dot-product attention. Vaswani et al., "Attention is all you need", 2017.
 //
+// It is computed in one pass over tiles of the scores, and so are its gradients, without the weights in memory: Dao et
+// al., "FlashAttention: fast and memory-efficient exact attention with IO-awareness", 2022. The same composed of ops is
+// what gives second derivatives, the gradient of a mask and the weights, and what tests compare with.
+//
 // A blocked position never reaches a result or a gradient: its score is replaced, not offset. Where a key is blocked
 // for every query (a key_mask, or a mask of one row for all queries) the key and its value are replaced as well, so
 // that even an infinity or NaN there does no harm. A key or value that is infinite or NaN and blocked for some queries
-// only does reach those queries (0 times it is NaN): the value their outputs, the key their gradients.
+// only may reach those queries (0 times it is NaN): the value their outputs, the key their gradients.
 #include <regard/autograd/ops/attention.hpp>
 
 #include <atomic>
@@ -123,6 +127,43 @@ double scale_of(const AttentionOptions& options, int64_t width) {
   return options.scale.value_or(width > 0 ? 1 / std::sqrt(static_cast<double>(width)) : 1);
 }
 
+// ---- Composed
+
+/// The weights [N, H, L, S]; zeros in place of values that no query may see, where `value` is given.
+Tensor composed_weights(const Tensor& query, const Tensor& key, Tensor* value, const AttentionOptions& options) {
+  int64_t batch = query.size(0), queries = query.size(2), keys = key.size(2), width = query.size(3);
+
+  // What is blocked: for every query alike [N or 1, H or 1, 1, S], and in all, broadcastable to [N, H, L, S].
+  Tensor blocked_keys, blocked;
+  if (options.key_mask.defined()) blocked_keys = (options.key_mask == 0).view({batch, 1, 1, keys});
+  if (const Tensor& mask = options.mask; may_attend_mask(mask)) {
+    Tensor& into = mask.dim() == 4 && mask.size(2) == 1 ? blocked_keys : blocked;
+    into = either(into, mask == 0);
+  } else if (mask.defined()) {
+    Tensor minus_infinity = mask == -infinity;
+    if (mask.numel() > 0 && any(minus_infinity).item<bool>()) blocked = minus_infinity;
+  }
+  if (options.causal) blocked = either(blocked, beyond_causal(queries, keys, query.device()));
+  blocked = either(blocked, blocked_keys);
+
+  Tensor q = query, k = key;
+  if (blocked_keys.defined()) {
+    Tensor rows = transpose(blocked_keys, 2, 3);  // [N or 1, H or 1, S, 1]
+    k = masked_fill(k, rows, 0);
+    if (value != nullptr) *value = masked_fill(*value, rows, 0);
+  }
+
+  double scale = scale_of(options, width);
+  if (queries <= keys)
+    q = q * scale;
+  else
+    k = k * scale;
+  Tensor scores = matmul(q, transpose(k, 2, 3));  // [N, H, L, S]
+  if (options.mask.defined() && is_floating(options.mask.dtype())) scores = scores + options.mask;
+  if (blocked.defined()) scores = masked_fill(scores, blocked, -infinity);
+  return softmax_or_zeros(scores, 3);
+}
+
 // ---- Fused: nothing of the size of the weights in memory
 
 /// An uninitialised [N, H, length, width] laid out as `like` is: where that is a view of [N, length, H, width], heads
@@ -134,6 +175,12 @@ Tensor empty_heads(const Tensor& like, int64_t width) {
     return empty({batch, heads, length, width}, options);
   Tensor x = empty({batch, length, heads, width}, options);
   return make_view(x, {batch, heads, length, width}, {length * heads * width, width, heads * width, 1}, 0);
+}
+
+/// The mask as [N, H, L, S], through strides of 0.
+Tensor whole_mask(const Tensor& mask, const Tensor& q, const Tensor& k) {
+  if (!mask.defined()) return mask;
+  return expand(mask.detach(), {q.size(0), q.size(1), q.size(2), k.size(2)});
 }
 
 /// A node of its own, so that gradients with respect to it stop there.
@@ -165,7 +212,7 @@ Tensor apart(const Tensor& x, bool create_graph) {
 Grads composed_grads(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
                      const Tensor& g, const FusedSettings& settings) {
   const bool create_graph = grad_enabled();
-  GradMode on(true);
+  GradMode record_composed(true);
   Tensors x{apart(q, create_graph), apart(k, create_graph), apart(v, create_graph), apart(mask, create_graph)};
   Generator generator;
   Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(x[3], key_mask, generator)).first;
@@ -176,7 +223,7 @@ Grads composed_grads(const Tensor& q, const Tensor& k, const Tensor& v, const Te
 /// The gradients of q, k, v and g in what attention_grad computes: those of the composed path's gradients.
 Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSettings& settings) {
   const bool create_graph = grad_enabled();
-  GradMode on(true);
+  GradMode record_composed(true);
   Tensors x{apart(s[0], create_graph), apart(s[1], create_graph), apart(s[2], create_graph), apart(s[3], create_graph)};
   Generator generator;
   Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(s[4], s[5], generator)).first;
@@ -204,7 +251,7 @@ Grads attention_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   if (wanted[0]) dq = empty_heads(q, q.size(3));
   if (wanted[1]) dk = empty_heads(k, k.size(3));
   if (wanted[2]) dv = empty_heads(v, v.size(3));
-  kernels(q).attention_grad(dq, dk, dv, g, y, statistics, q, k, v, mask, key_mask, settings);
+  kernels(q).attention_grad(dq, dk, dv, g, y, statistics, q, k, v, whole_mask(mask, q, k), key_mask, settings);
   if (grad_enabled())
     record_outputs("attention_grad", std::array{&dq, &dk, &dv}, inputs(q, k, v, g), saved(q, k, v, g, mask, key_mask),
                    [settings](const Saved& s, std::span<const Tensor> h) { return second_grads(s, h, settings); });
@@ -223,14 +270,10 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
     settings.seed = generator.seed();
     settings.offset = generator.reserve(batch * heads * queries * keys);
   }
-  Tensor mask = options.mask, key_mask = options.key_mask;
-  if (mask.defined()) {  // [N, H, L, S], through strides of 0
-    if (mask.dim() == 2) mask = unsqueeze(unsqueeze(mask, 0), 0);
-    mask = expand(mask, {batch, heads, queries, keys});
-  }
+  const Tensor &mask = options.mask, &key_mask = options.key_mask;
   Tensor y = empty_heads(q, v.size(3));
   Tensor statistics = empty({batch, heads, 2, queries}, {q.dtype(), q.device()});
-  kernels(q).attention(y, statistics, q, k, v, mask, key_mask, settings);
+  kernels(q).attention(y, statistics, q, k, v, whole_mask(mask, q, k), key_mask, settings);
   return record(name, y, inputs(q, k, v, mask), saved(q, k, v, mask, key_mask, y, statistics),
                 [settings](const Saved& s, const Tensor& g) {
                   if (s.needs(3)) return composed_grads(s[0], s[1], s[2], s[3], s[4], g, settings);
@@ -251,38 +294,7 @@ void check_arguments(const Tensor& query, const Tensor& key, const Tensor& value
 
 std::pair<Tensor, Tensor> detail::composed_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                                      const AttentionOptions& options) {
-  int64_t batch = query.size(0), queries = query.size(2), keys = key.size(2), width = query.size(3);
-
-  // What is blocked: for every query alike [N or 1, H or 1, 1, S], and in all, broadcastable to [N, H, L, S].
-  Tensor blocked_keys, blocked;
-  if (options.key_mask.defined()) blocked_keys = (options.key_mask == 0).view({batch, 1, 1, keys});
-  if (const Tensor& mask = options.mask; may_attend_mask(mask)) {
-    Tensor& into = mask.dim() == 4 && mask.size(2) == 1 ? blocked_keys : blocked;
-    into = either(into, mask == 0);
-  } else if (mask.defined()) {
-    Tensor minus_infinity = mask == -infinity;
-    if (mask.numel() > 0 && any(minus_infinity).item<bool>()) blocked = minus_infinity;
-  }
-  if (options.causal) blocked = either(blocked, beyond_causal(queries, keys, query.device()));
-  blocked = either(blocked, blocked_keys);
-
-  Tensor q = query, k = key, v = value;
-  if (blocked_keys.defined()) {
-    Tensor rows = transpose(blocked_keys, 2, 3);  // [N or 1, H or 1, S, 1]
-    k = masked_fill(k, rows, 0);
-    v = masked_fill(v, rows, 0);
-  }
-
-  double scale = scale_of(options, width);
-  if (queries <= keys)
-    q = q * scale;
-  else
-    k = k * scale;
-  Tensor scores = matmul(q, transpose(k, 2, 3));  // [N, H, L, S]
-  if (options.mask.defined() && is_floating(options.mask.dtype())) scores = scores + options.mask;
-  if (blocked.defined()) scores = masked_fill(scores, blocked, -infinity);
-  Tensor weights = softmax_or_zeros(scores, 3);
-
+  Tensor v = value, weights = composed_weights(query, key, &v, options);
   Generator& generator = options.generator != nullptr ? *options.generator : default_generator();
   return {matmul(dropout(weights, options.dropout, generator), v), weights};  // [N, H, L, Dv]
 }
@@ -301,8 +313,9 @@ std::pair<Tensor, Tensor> scaled_dot_product_attention_with_weights(const Tensor
                                                                     const AttentionOptions& options) {
   Tensor q, k, v;
   check_arguments(query, key, value, options, q, k, v);
-  auto [output, weights] = detail::composed_attention(q, k, v, options);
-  return {as_given(output, query.dim()), as_given(weights, query.dim())};
+  // The output is that without weights, to the bit. The weights are composed, with a gradient of their own.
+  Tensor output = fused_attention(q, k, v, options);
+  return {as_given(output, query.dim()), as_given(composed_weights(q, k, nullptr, options), query.dim())};
 }
 
 }  // namespace regard
