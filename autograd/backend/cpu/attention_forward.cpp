@@ -7,7 +7,7 @@
 #define HWY_TARGET_INCLUDE <regard/autograd/backend/cpu/attention_forward.cpp>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-#include <regard/autograd/backend/cpu/attention_tile-inl.hpp>
+#include <regard/autograd/backend/cpu/attention_masks-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace regard::cpu_backend::HWY_NAMESPACE {
