@@ -208,25 +208,29 @@ Tensor apart(const Tensor& x, bool create_graph) {
   return create_graph && x.requires_grad() ? alias(x) : x.detach().set_requires_grad();
 }
 
-/// Gradients of q, k, v and the mask by the composed path.
-Grads composed_grads(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
-                     const Tensor& g, const FusedSettings& settings) {
+/// The gradient of a float mask, by the composed path.
+Tensor mask_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
+                 const Tensor& g, const FusedSettings& settings) {
   const bool create_graph = grad_enabled();
   GradMode record_composed(true);
-  Tensors x{apart(q, create_graph), apart(k, create_graph), apart(v, create_graph), apart(mask, create_graph)};
+  Tensor x = apart(mask, create_graph);
+  const auto input = [&](const Tensor& of) { return create_graph ? of : of.detach(); };
   Generator generator;
-  Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(x[3], key_mask, generator)).first;
-  Tensors grads = grad(y, x, {.grad_outputs = {g}, .create_graph = create_graph});
-  return Grads{grads[0], grads[1], grads[2], grads[3]};
+  AttentionOptions options = settings.options(x, key_mask, generator);
+  Tensor y = detail::composed_attention(input(q), input(k), input(v), options).first;
+  return grad(y, {x}, {.grad_outputs = {g}, .create_graph = create_graph})[0];
 }
 
-/// The gradients of q, k, v and g in what attention_grad computes: those of the composed path's gradients.
+/// The gradients of q, k, v, g and a float mask in what attention_grad computes: those of the composed path's
+/// gradients.
 Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSettings& settings) {
   const bool create_graph = grad_enabled();
   GradMode record_composed(true);
   Tensors x{apart(s[0], create_graph), apart(s[1], create_graph), apart(s[2], create_graph), apart(s[3], create_graph)};
+  Tensor mask = s[4];
+  if (s.needs(4)) x.push_back(mask = apart(mask, create_graph));
   Generator generator;
-  Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(s[4], s[5], generator)).first;
+  Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(mask, s[5], generator)).first;
   Tensors first = grad(y, {x[0], x[1], x[2]}, {.grad_outputs = {x[3]}, .create_graph = true});
   Tensors used, weights;
   for (size_t i = 0; i < 3; ++i)
@@ -234,10 +238,10 @@ Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSetting
       used.push_back(first[i]);
       weights.push_back(h[i]);
     }
-  Grads grads(4);
+  Grads grads(5);
   if (used.empty()) return grads;
   Tensors second = grad(used, x, {.grad_outputs = weights, .create_graph = create_graph, .allow_unused = true});
-  for (size_t i = 0; i < 4; ++i)
+  for (size_t i = 0; i < x.size(); ++i)
     if (s.needs(i)) grads[i] = second[i];
   return grads;
 }
@@ -253,7 +257,8 @@ Grads attention_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   if (wanted[2]) dv = empty_heads(v, v.size(3));
   kernels(q).attention_grad(dq, dk, dv, g, y, statistics, q, k, v, whole_mask(mask, q, k), key_mask, settings);
   if (grad_enabled())
-    record_outputs("attention_grad", std::array{&dq, &dk, &dv}, inputs(q, k, v, g), saved(q, k, v, g, mask, key_mask),
+    record_outputs("attention_grad", std::array{&dq, &dk, &dv}, inputs(q, k, v, g, mask),
+                   saved(q, k, v, g, mask, key_mask),
                    [settings](const Saved& s, std::span<const Tensor> h) { return second_grads(s, h, settings); });
   return Grads{dq, dk, dv, Tensor()};
 }
@@ -276,9 +281,10 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   kernels(q).attention(y, statistics, q, k, v, whole_mask(mask, q, k), key_mask, settings);
   return record(name, y, inputs(q, k, v, mask), saved(q, k, v, mask, key_mask, y, statistics),
                 [settings](const Saved& s, const Tensor& g) {
-                  if (s.needs(3)) return composed_grads(s[0], s[1], s[2], s[3], s[4], g, settings);
-                  return attention_grad(s[0], s[1], s[2], s[3], s[4], s[5].detach(), s[6], g, settings,
-                                        {s.needs(0), s.needs(1), s.needs(2)});
+                  Grads grads = attention_grad(s[0], s[1], s[2], s[3], s[4], s[5].detach(), s[6], g, settings,
+                                               {s.needs(0), s.needs(1), s.needs(2)});
+                  if (s.needs(3)) grads[3] = mask_grad(s[0], s[1], s[2], s[3], s[4], g, settings);
+                  return grads;
                 });
 }
 
