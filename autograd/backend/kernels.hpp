@@ -92,6 +92,15 @@ struct AdamStep {
   int64_t step;
 };
 
+/// What attention's kernels need beside tensors. Dropout of weight (n, h, l, s) uses counter
+/// offset + ((n * H + h) * L + l) * S + s, as the dropout row does on the weights [N, H, L, S].
+struct AttentionSettings {
+  double scale;
+  bool causal;     ///< query i sees keys up to i + S - L
+  double dropout;  ///< 0: none
+  uint64_t seed, offset;
+};
+
 struct Kernels {
   // ---- Elementwise
   void (*unary)(UnaryOp op, const Tensor& y, const Tensor& a);
@@ -160,6 +169,18 @@ struct Kernels {
   void (*gemm)(DType dtype, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t a_row,
                int64_t a_column, const void* b, int64_t b_row, int64_t b_column, double beta, void* c, int64_t c_row,
                int64_t c_column, const GemmBatch& batch);
+
+  // ---- Attention: y = dropout(softmax(scale q k^T + mask)) v without the weights in memory
+  /// q [N, H, L, D], k [N, H, S, D], v [N, H, S, Dv], any strides; y [N, H, L, Dv], its last dimension dense. mask:
+  /// undefined, or expanded to [N, H, L, S], boolean or i64 (0 blocks) or of q's dtype (added; -inf blocks); key_mask:
+  /// undefined, or [N, S], boolean or i64. statistics [N, H, 2, L], dense: of each row the largest score and the
+  /// inverse of the sum of exponentials, 0 for rows with nothing to attend to.
+  void (*attention)(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const Tensor& mask, const Tensor& key_mask, const AttentionSettings& settings);
+  /// The gradients of q, k and v, their last dimension dense; each may be undefined: not wanted.
+  void (*attention_grad)(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
+                         const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
+                         const Tensor& mask, const Tensor& key_mask, const AttentionSettings& settings);
 
   // ---- Random numbers: element i (logical row-major index) uses counter offset + i
   void (*uniform)(const Tensor& y, double low, double high, uint64_t seed, uint64_t offset);

@@ -1,15 +1,20 @@
 // Scaled dot-product attention. Vaswani et al., "Attention is all you need", 2017.
 //
+// It is computed in one pass over tiles of the scores, and so are its gradients, without the weights in memory: Dao et
+// al., "FlashAttention: fast and memory-efficient exact attention with IO-awareness", 2022. The same composed of ops is
+// what gives second derivatives, the gradient of a mask and the weights, and what tests compare with.
+//
 // A blocked position never reaches a result or a gradient: its score is replaced, not offset. Where a key is blocked
 // for every query (a key_mask, or a mask of one row for all queries) the key and its value are replaced as well, so
 // that even an infinity or NaN there does no harm. A key or value that is infinite or NaN and blocked for some queries
-// only does reach those queries (0 times it is NaN): the value their outputs, the key their gradients.
+// only may reach those queries (0 times it is NaN): the value their outputs, the key their gradients.
 #include <regard/autograd/ops/attention.hpp>
 
 #include <atomic>
 #include <cmath>
 #include <limits>
 
+#include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops/softmax_rows.hpp>
@@ -118,20 +123,14 @@ void check_options(const Tensor& query, const Tensor& key, const AttentionOption
     check<ValueError>(std::isfinite(*options.scale), name, "scale is ", *options.scale, ", should be finite");
 }
 
-std::pair<Tensor, Tensor> attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                    const AttentionOptions& options) {
-  check_sizes(query, key, value);
-  Tensor q = four_dimensional(query), k = four_dimensional(key), v = four_dimensional(value);
-  check_options(q, k, options);
-  if (options.mask.defined() && is_floating(options.mask.dtype())) warn_of_zeros_and_ones(options.mask);
-  auto [output, weights] = detail::composed_attention(q, k, v, options);
-  return {as_given(output, query.dim()), as_given(weights, query.dim())};
+double scale_of(const AttentionOptions& options, int64_t width) {
+  return options.scale.value_or(width > 0 ? 1 / std::sqrt(static_cast<double>(width)) : 1);
 }
 
-}  // namespace
+// ---- Composed
 
-std::pair<Tensor, Tensor> detail::composed_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                                     const AttentionOptions& options) {
+/// The weights [N, H, L, S]; zeros in place of values that no query may see, where `value` is given.
+Tensor composed_weights(const Tensor& query, const Tensor& key, Tensor* value, const AttentionOptions& options) {
   int64_t batch = query.size(0), queries = query.size(2), keys = key.size(2), width = query.size(3);
 
   // What is blocked: for every query alike [N or 1, H or 1, 1, S], and in all, broadcastable to [N, H, L, S].
@@ -147,14 +146,14 @@ std::pair<Tensor, Tensor> detail::composed_attention(const Tensor& query, const 
   if (options.causal) blocked = either(blocked, beyond_causal(queries, keys, query.device()));
   blocked = either(blocked, blocked_keys);
 
-  Tensor q = query, k = key, v = value;
+  Tensor q = query, k = key;
   if (blocked_keys.defined()) {
     Tensor rows = transpose(blocked_keys, 2, 3);  // [N or 1, H or 1, S, 1]
     k = masked_fill(k, rows, 0);
-    v = masked_fill(v, rows, 0);
+    if (value != nullptr) *value = masked_fill(*value, rows, 0);
   }
 
-  double scale = options.scale.value_or(width > 0 ? 1 / std::sqrt(static_cast<double>(width)) : 1);
+  double scale = scale_of(options, width);
   if (queries <= keys)
     q = q * scale;
   else
@@ -162,8 +161,146 @@ std::pair<Tensor, Tensor> detail::composed_attention(const Tensor& query, const 
   Tensor scores = matmul(q, transpose(k, 2, 3));  // [N, H, L, S]
   if (options.mask.defined() && is_floating(options.mask.dtype())) scores = scores + options.mask;
   if (blocked.defined()) scores = masked_fill(scores, blocked, -infinity);
-  Tensor weights = softmax_or_zeros(scores, 3);
+  return softmax_or_zeros(scores, 3);
+}
 
+// ---- Fused: nothing of the size of the weights in memory
+
+/// An uninitialised [N, H, length, width] laid out as `like` is: where that is a view of [N, length, H, width], heads
+/// are split and merged without a copy.
+Tensor empty_heads(const Tensor& like, int64_t width) {
+  int64_t batch = like.size(0), heads = like.size(1), length = like.size(2);
+  TensorOptions options(like.dtype(), like.device());
+  if (heads == 1 || length == 1 || like.strides()[1] >= like.strides()[2])
+    return empty({batch, heads, length, width}, options);
+  Tensor x = empty({batch, length, heads, width}, options);
+  return make_view(x, {batch, heads, length, width}, {length * heads * width, width, heads * width, 1}, 0);
+}
+
+/// The mask as [N, H, L, S], through strides of 0.
+Tensor whole_mask(const Tensor& mask, const Tensor& q, const Tensor& k) {
+  if (!mask.defined()) return mask;
+  return expand(mask.detach(), {q.size(0), q.size(1), q.size(2), k.size(2)});
+}
+
+/// A node of its own, so that gradients with respect to it stop there.
+Tensor alias(const Tensor& x) {
+  return record("alias", make_view(x, x.shape(), x.strides(), x.storage_offset()), inputs(x), saved(),
+                [](const Saved&, const Tensor& g) { return Grads{g}; });
+}
+
+/// What the closures of the fused ops capture.
+struct FusedSettings : AttentionSettings {
+  AttentionOptions options(const Tensor& mask, const Tensor& key_mask, Generator& generator) const {
+    generator.set_state(seed, offset);
+    return {.mask = mask,
+            .key_mask = key_mask,
+            .causal = causal,
+            .dropout = dropout,
+            .scale = scale,
+            .generator = &generator};
+  }
+};
+
+/// Inputs of a composed computation that is differentiated apart from the graph around it: gradients with respect to
+/// them can be taken, and are recorded where the mode says so.
+Tensor apart(const Tensor& x, bool create_graph) {
+  return create_graph && x.requires_grad() ? alias(x) : x.detach().set_requires_grad();
+}
+
+/// The gradient of a float mask, by the composed path.
+Tensor mask_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
+                 const Tensor& g, const FusedSettings& settings) {
+  const bool create_graph = grad_enabled();
+  GradMode record_composed(true);
+  Tensor x = apart(mask, create_graph);
+  const auto input = [&](const Tensor& of) { return create_graph ? of : of.detach(); };
+  Generator generator;
+  AttentionOptions options = settings.options(x, key_mask, generator);
+  Tensor y = detail::composed_attention(input(q), input(k), input(v), options).first;
+  return grad(y, {x}, {.grad_outputs = {g}, .create_graph = create_graph})[0];
+}
+
+/// The gradients of q, k, v, g and a float mask in what attention_grad computes: those of the composed path's
+/// gradients.
+Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSettings& settings) {
+  const bool create_graph = grad_enabled();
+  GradMode record_composed(true);
+  Tensors x{apart(s[0], create_graph), apart(s[1], create_graph), apart(s[2], create_graph), apart(s[3], create_graph)};
+  Tensor mask = s[4];
+  if (s.needs(4)) x.push_back(mask = apart(mask, create_graph));
+  Generator generator;
+  Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(mask, s[5], generator)).first;
+  Tensors first = grad(y, {x[0], x[1], x[2]}, {.grad_outputs = {x[3]}, .create_graph = true});
+  Tensors used, weights;
+  for (size_t i = 0; i < 3; ++i)
+    if (h[i].defined() && first[i].requires_grad()) {
+      used.push_back(first[i]);
+      weights.push_back(h[i]);
+    }
+  Grads grads(5);
+  if (used.empty()) return grads;
+  Tensors second = grad(used, x, {.grad_outputs = weights, .create_graph = create_graph, .allow_unused = true});
+  for (size_t i = 0; i < x.size(); ++i)
+    if (s.needs(i)) grads[i] = second[i];
+  return grads;
+}
+
+/// The gradients of q, k and v; recorded, and then all three.
+Grads attention_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
+                     const Tensor& y, const Tensor& statistics, const Tensor& g, const FusedSettings& settings,
+                     std::array<bool, 3> wanted) {
+  if (grad_enabled()) wanted = {true, true, true};
+  Tensor dq, dk, dv;
+  if (wanted[0]) dq = empty_heads(q, q.size(3));
+  if (wanted[1]) dk = empty_heads(k, k.size(3));
+  if (wanted[2]) dv = empty_heads(v, v.size(3));
+  kernels(q).attention_grad(dq, dk, dv, g, y, statistics, q, k, v, whole_mask(mask, q, k), key_mask, settings);
+  if (grad_enabled())
+    record_outputs("attention_grad", std::array{&dq, &dk, &dv}, inputs(q, k, v, g, mask),
+                   saved(q, k, v, g, mask, key_mask),
+                   [settings](const Saved& s, std::span<const Tensor> h) { return second_grads(s, h, settings); });
+  return Grads{dq, dk, dv, Tensor()};
+}
+
+Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  int64_t batch = q.size(0), heads = q.size(1), queries = q.size(2), keys = k.size(2);
+  FusedSettings settings{{.scale = scale_of(options, q.size(3)),
+                          .causal = options.causal,
+                          .dropout = options.dropout,
+                          .seed = 0,
+                          .offset = 0}};
+  if (options.dropout > 0) {
+    Generator& generator = options.generator != nullptr ? *options.generator : default_generator();
+    settings.seed = generator.seed();
+    settings.offset = generator.reserve(batch * heads * queries * keys);
+  }
+  const Tensor &mask = options.mask, &key_mask = options.key_mask;
+  Tensor y = empty_heads(q, v.size(3));
+  Tensor statistics = empty({batch, heads, 2, queries}, {q.dtype(), q.device()});
+  kernels(q).attention(y, statistics, q, k, v, whole_mask(mask, q, k), key_mask, settings);
+  return record(name, y, inputs(q, k, v, mask), saved(q, k, v, mask, key_mask, y, statistics),
+                [settings](const Saved& s, const Tensor& g) {
+                  Grads grads = attention_grad(s[0], s[1], s[2], s[3], s[4], s[5].detach(), s[6], g, settings,
+                                               {s.needs(0), s.needs(1), s.needs(2)});
+                  if (s.needs(3)) grads[3] = mask_grad(s[0], s[1], s[2], s[3], s[4], g, settings);
+                  return grads;
+                });
+}
+
+void check_arguments(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
+                     Tensor& q, Tensor& k, Tensor& v) {
+  check_sizes(query, key, value);
+  q = four_dimensional(query), k = four_dimensional(key), v = four_dimensional(value);
+  check_options(q, k, options);
+  if (options.mask.defined() && is_floating(options.mask.dtype())) warn_of_zeros_and_ones(options.mask);
+}
+
+}  // namespace
+
+std::pair<Tensor, Tensor> detail::composed_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                                                     const AttentionOptions& options) {
+  Tensor v = value, weights = composed_weights(query, key, &v, options);
   Generator& generator = options.generator != nullptr ? *options.generator : default_generator();
   return {matmul(dropout(weights, options.dropout, generator), v), weights};  // [N, H, L, Dv]
 }
@@ -172,13 +309,19 @@ void detail::allow_float_mask_warning() { float_mask_warning_given = false; }
 
 Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const AttentionOptions& options) {
-  return attention(query, key, value, options).first;
+  Tensor q, k, v;
+  check_arguments(query, key, value, options, q, k, v);
+  return as_given(fused_attention(q, k, v, options), query.dim());
 }
 
 std::pair<Tensor, Tensor> scaled_dot_product_attention_with_weights(const Tensor& query, const Tensor& key,
                                                                     const Tensor& value,
                                                                     const AttentionOptions& options) {
-  return attention(query, key, value, options);
+  Tensor q, k, v;
+  check_arguments(query, key, value, options, q, k, v);
+  // The output is that without weights, to the bit. The weights are composed, with a gradient of their own.
+  Tensor output = fused_attention(q, k, v, options);
+  return {as_given(output, query.dim()), as_given(composed_weights(q, k, nullptr, options), query.dim())};
 }
 
 }  // namespace regard

@@ -39,6 +39,8 @@ constexpr Kernels cpu_table{
     .triangle = cpu_backend::triangle,
     .flip = cpu_backend::flip,
     .gemm = cpu_backend::gemm,
+    .attention = cpu_backend::attention,
+    .attention_grad = cpu_backend::attention_grad,
     .uniform = cpu_backend::uniform,
     .normal = cpu_backend::normal,
     .randint = cpu_backend::randint,

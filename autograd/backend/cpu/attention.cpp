@@ -1,0 +1,176 @@
+// Attention on the CPU: tensors to problems, and the work to threads, by shapes alone.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <regard/autograd/backend/cpu/attention_tiles.hpp>
+#include <regard/autograd/backend/cpu/functions.hpp>
+#include <regard/autograd/backend/cpu/parallel.hpp>
+
+namespace regard::cpu_backend {
+
+namespace {
+
+template <class T>
+HeadRows<T> rows_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  const Strides& s = x.strides();
+  return {static_cast<T*>(x.raw_data()), s[0], s[1], s[2], s[3]};
+}
+
+MaskKind kind_of(const Tensor& mask) {
+  if (!mask.defined()) return MaskKind::none;
+  if (is_floating(mask.dtype())) return MaskKind::floating;
+  return mask.dtype() == DType::boolean ? MaskKind::boolean : MaskKind::integer;
+}
+
+template <class T>
+AttentionProblem<T> make_problem(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k,
+                                 const Tensor& v, const Tensor& mask, const Tensor& key_mask,
+                                 const AttentionSettings& settings) {
+  AttentionProblem<T> p{};
+  p.batch = q.size(0);
+  p.heads = q.size(1);
+  p.queries = q.size(2);
+  p.keys = k.size(2);
+  p.width = q.size(3);
+  p.value_width = v.size(3);
+  p.q = rows_of<const T>(q);
+  p.k = rows_of<const T>(k);
+  p.v = rows_of<const T>(v);
+  p.y = rows_of<T>(y);
+  p.statistics = static_cast<T*>(statistics.raw_data());
+  p.mask_kind = kind_of(mask);
+  p.mask = rows_of<const char>(mask);
+  p.key_mask_kind = kind_of(key_mask);
+  if (key_mask.defined()) {
+    p.key_mask = static_cast<const char*>(key_mask.raw_data());
+    p.key_mask_batch = key_mask.strides()[0];
+    p.key_mask_key = key_mask.strides()[1];
+  }
+  p.scale = static_cast<T>(settings.scale);
+  p.causal = settings.causal;
+  p.drops = settings.dropout > 0;
+  p.drop_threshold = static_cast<uint32_t>(std::ceil(settings.dropout * 0x1p24));
+  p.keep_scale = static_cast<T>(settings.dropout < 1 ? 1 / (1 - settings.dropout) : 0);
+  p.seed = settings.seed;
+  p.offset = settings.offset;
+  return p;
+}
+
+// A query's work, in multiply-adds; the exponential of a weight counts as some.
+template <class T>
+double work_of_query(const AttentionProblem<T>& p, double products) {
+  const double dropout = p.drops ? 100 : 0, causal = p.causal && p.queries == p.keys ? 0.5 : 1;
+  const double a_weight = products * static_cast<double>(p.width + p.value_width) + 20 + dropout;
+  return (causal * static_cast<double>(p.keys) * a_weight + 50) * (sizeof(T) / sizeof(float));
+}
+
+template <class T>
+void zero_rows(const HeadRows<T>& x, int64_t n, int64_t h, int64_t rows, int64_t width) {
+  for (int64_t i = 0; i < rows; ++i) std::memset(x.at(n, h) + i * x.row, 0, static_cast<size_t>(width) * sizeof(T));
+}
+
+template <class T>
+void add_rows(const HeadRows<T>& x, const HeadRows<T>& part, int64_t n, int64_t h, int64_t first, int64_t last,
+              int64_t width) {
+  for (int64_t i = first; i < last; ++i) {
+    T* to = x.at(n, h) + i * x.row;
+    const T* from = part.at(n, h) + i * part.row;
+    for (int64_t j = 0; j < width; ++j) to[j] += from[j];
+  }
+}
+
+template <class T>
+void run_backward(const AttentionProblem<T>& p) {
+  const int64_t heads = p.batch * p.heads;
+  if (heads == 0) return;
+  // With few heads their queries are split in ranges too, each of which adds up dk and dv of its own: the first in
+  // place, the others beside.
+  const int64_t tile = attention_tile_queries<T>();
+  const int64_t ranges = std::clamp<int64_t>(std::min((8 + heads - 1) / heads, p.queries / (4 * tile)), 1, 8);
+  const int64_t range_queries = ((p.queries + ranges - 1) / ranges + tile - 1) / tile * tile;
+  Tensor dk_parts, dv_parts;
+  const auto make_parts = [&](const HeadRows<T>& x, Tensor& parts, int64_t width) {
+    if (x && ranges > 1) parts = empty({ranges - 1, p.batch, p.heads, p.keys, width}, dtype_of<T>());
+  };
+  make_parts(p.dk, dk_parts, p.width);
+  make_parts(p.dv, dv_parts, p.value_width);
+  const auto part_of = [&](const HeadRows<T>& x, const Tensor& parts, int64_t range, int64_t width) -> HeadRows<T> {
+    if (!x || range == 0) return x;
+    const int64_t head = p.keys * width, batch = p.heads * head;
+    return {static_cast<T*>(parts.raw_data()) + (range - 1) * p.batch * batch, batch, head, width, 1};
+  };
+  const auto with_parts = [&](int64_t range) {
+    AttentionProblem<T> part = p;
+    part.dk = part_of(p.dk, dk_parts, range, p.width);
+    part.dv = part_of(p.dv, dv_parts, range, p.value_width);
+    return part;
+  };
+  const double work = work_of_query(p, 2.5) * static_cast<double>(p.queries) / static_cast<double>(ranges);
+  parallel_for(heads * ranges, attention_grain(heads * ranges, work), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t head = task / ranges, n = head / p.heads, h = head % p.heads;
+      const int64_t range = ranges - 1 - task % ranges;  // the last first: the longest where causal
+      const AttentionProblem<T> part = with_parts(range);
+      const int64_t first = std::min(p.queries, range * range_queries);
+      const int64_t last = std::min(p.queries, first + range_queries);
+      const bool fresh = first < last && p.visible_keys(last - 1) == p.keys && p.key_mask_kind == MaskKind::none &&
+                         (p.mask_kind == MaskKind::none || p.mask_kind == MaskKind::floating);
+      if (part.dk && !fresh) zero_rows(part.dk, n, h, p.keys, p.width);
+      if (part.dv && !fresh) zero_rows(part.dv, n, h, p.keys, p.value_width);
+      if (first < last) attention_backward(part, n, h, first, last, fresh);
+    }
+  });
+  if (ranges == 1) return;
+  constexpr int64_t rows = 128;
+  const int64_t pieces = (p.keys + rows - 1) / rows;
+  const double add_work = static_cast<double>(ranges * rows * (p.width + p.value_width));
+  parallel_for(heads * pieces, attention_grain(heads * pieces, add_work), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t head = task / pieces, n = head / p.heads, h = head % p.heads;
+      const int64_t first = task % pieces * rows, last = std::min(p.keys, first + rows);
+      for (int64_t range = 1; range < ranges; ++range) {
+        const AttentionProblem<T> part = with_parts(range);
+        if (p.dk) add_rows(p.dk, part.dk, n, h, first, last, p.width);
+        if (p.dv) add_rows(p.dv, part.dv, n, h, first, last, p.value_width);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+int64_t attention_grain(int64_t tasks, double work_a_task) {
+  constexpr double least = 1'500'000;
+  if (static_cast<double>(tasks) * work_a_task < 2 * least) return tasks;
+  const double enough = std::max(1.0, least / work_a_task);
+  return std::clamp<int64_t>(static_cast<int64_t>(enough), 1, std::max<int64_t>(tasks / 32, 1));
+}
+
+void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
+               const Tensor& mask, const Tensor& key_mask, const AttentionSettings& settings) {
+  visit_compute(q.dtype(), [&]<class T>(T) {
+    const AttentionProblem<T> p = make_problem<T>(y, statistics, q, k, v, mask, key_mask, settings);
+    const int64_t tile = attention_tile_queries<T>(), tasks = p.batch * p.heads * ((p.queries + tile - 1) / tile);
+    if (tasks == 0) return;
+    const double work = work_of_query(p, 1) * static_cast<double>(std::min(tile, p.queries));
+    parallel_for(tasks, attention_grain(tasks, work),
+                 [&p](int64_t begin, int64_t end) { attention_forward(p, begin, end); });
+  });
+}
+
+void attention_grad(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
+                    const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                    const Tensor& key_mask, const AttentionSettings& settings) {
+  visit_compute(q.dtype(), [&]<class T>(T) {
+    AttentionProblem<T> p = make_problem<T>(y, statistics, q, k, v, mask, key_mask, settings);
+    p.dy = rows_of<const T>(dy);
+    p.dq = rows_of<T>(dq);
+    p.dk = rows_of<T>(dk);
+    p.dv = rows_of<T>(dv);
+    run_backward(p);
+  });
+}
+
+}  // namespace regard::cpu_backend
