@@ -7,6 +7,7 @@
 #include <regard/autograd/backend/cpu/parallel.hpp>
 #include <regard/autograd/backend/cpu/tiled_gemm.hpp>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace regard::cpu_backend {
@@ -28,7 +29,7 @@ enum class Path {
   scale,  // no product at all
   tiles,  // tiled_gemm
   dots,   // tiled_gemm by dot products
-  blis    // where Highway has no vectors for the processor, and BLIS may
+  blis    // large products in f64, and where Highway has no vectors for the processor and BLIS may
 };
 
 // Dot products read B where it lies: the better way where so few rows use it that packing it is not paid back. Each
@@ -39,9 +40,16 @@ bool suits_dots(const Problem<T>& problem) {
   return problem.m <= 4 ? problem.k >= 32 : problem.m <= tiled_gemm_dot_rows && problem.k >= 256;
 }
 
+// Large products in f64: there BLIS is as fast as the tiles. (In f32 it is not, cut into pieces: bench/gemm_ratios.)
+template <class T>
+bool suits_blis(const Problem<T>& problem) {
+  return std::is_same_v<T, double> && std::min({problem.m, problem.n, problem.k}) >= 256;
+}
+
 template <class T>
 Path choose_path(const Problem<T>& problem) {
   if (problem.k == 0 || problem.alpha == 0) return Path::scale;
+  if (suits_blis(problem)) return Path::blis;
   const bool vectors = tiled_gemm_tile(sizeof(T)).columns > 2;
   if (!vectors && problem.m * problem.n * problem.k >= 100'000) return Path::blis;
   return suits_dots(problem) ? Path::dots : Path::tiles;
@@ -86,10 +94,11 @@ int64_t work_of(const Problem<T>& problem) {
 }
 
 // Enough pieces for some processors to end at about the same time, few enough that packing for each stays cheap.
-int64_t wanted_pieces(int64_t work) {
+int64_t wanted_pieces(int64_t work, Path path) {
   if (work < 2'000'000) return 1;
   int64_t pieces = 2;
-  while (pieces < 64 && work >= 4'000'000 * pieces * pieces * pieces) pieces *= 2;
+  const int64_t least = path == Path::blis ? 64'000'000 : 4'000'000;  // BLIS packs both sides for each piece
+  while (pieces < 64 && work >= least * pieces * pieces * pieces) pieces *= 2;
   return pieces;
 }
 
@@ -163,7 +172,7 @@ void gemm_batched(int64_t batch, const int64_t* a_offsets, const int64_t* b_offs
   }
   const Path path = choose_path(problem);
   const int64_t work = work_of(problem) * batch;
-  const Grid grid = choose_grid<T>(problem.m, problem.n, divide_up(wanted_pieces(work), batch));
+  const Grid grid = choose_grid<T>(problem.m, problem.n, divide_up(wanted_pieces(work, path), batch));
   const int64_t pieces = batch * grid.pieces();
   parallel_for(pieces, choose_grain(pieces, work), [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece) {
