@@ -145,7 +145,7 @@ Tensor norm(const Tensor& x);  ///< Euclidean, of all elements; gradient 0 at ze
 /// x summed down to `shape`, the reverse of expand.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 
-// ---- Views (ops/view.cpp): the elements stay where they are, unless said
+// ---- Views (ops/view.cpp, ops/split.cpp): the elements stay where they are, unless said
 Tensor view(const Tensor& x, const Shape& shape);     ///< one size may be -1; a ShapeError where strides forbid
 Tensor reshape(const Tensor& x, const Shape& shape);  ///< a view where it can be, else a copy
 Tensor flatten(const Tensor& x, int64_t start_dim = 0, int64_t end_dim = -1);
@@ -163,7 +163,7 @@ Tensors split(const Tensor& x, int64_t split_size, int64_t dim = 0);
 Tensors split(const Tensor& x, const std::vector<int64_t>& sizes, int64_t dim = 0);
 Tensors chunk(const Tensor& x, int64_t chunks, int64_t dim = 0);
 
-// ---- Joining and rearranging, copies (ops/rearrange.cpp)
+// ---- Joining and rearranging, copies (ops/rearrange.cpp, ops/copy.cpp)
 Tensor cat(const Tensors& tensors, int64_t dim = 0);
 Tensor stack(const Tensors& tensors, int64_t dim = 0);
 Tensor flip(const Tensor& x, Dims dims);

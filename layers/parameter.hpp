@@ -42,9 +42,9 @@ class OwnedTensor {
   Tensor to(DType dtype) const { return tensor_.to(dtype); }
   Tensor abs() const { return tensor_.abs(); }
   Tensor sum() const { return tensor_.sum(); }
-  Tensor sum(Dims dims, bool keepdim = false) const { return tensor_.sum(dims, keepdim); }
+  Tensor sum(Dims dims, Flag keepdim = false) const { return tensor_.sum(dims, keepdim); }
   Tensor mean() const { return tensor_.mean(); }
-  Tensor mean(Dims dims, bool keepdim = false) const { return tensor_.mean(dims, keepdim); }
+  Tensor mean(Dims dims, Flag keepdim = false) const { return tensor_.mean(dims, keepdim); }
   Tensor norm() const { return tensor_.norm(); }
   Tensor matmul(const Tensor& other) const { return tensor_.matmul(other); }
   HookHandle register_hook(GradHook hook) const { return tensor_.register_hook(std::move(hook)); }
