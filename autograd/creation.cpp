@@ -52,11 +52,21 @@ Tensor ones(const Shape& shape, TensorOptions options) { return filled("ones", s
 Tensor full(const Shape& shape, Scalar value) { return filled("full", shape, value, value.dtype()); }
 Tensor full(const Shape& shape, Scalar value, TensorOptions options) { return filled("full", shape, value, options); }
 
-Tensor empty_like(const Tensor& like) { return allocate("empty_like", like.shape(), options_of("empty_like", like)); }
-Tensor zeros_like(const Tensor& like) { return filled("zeros_like", like.shape(), 0, options_of("zeros_like", like)); }
-Tensor ones_like(const Tensor& like) { return filled("ones_like", like.shape(), 1, options_of("ones_like", like)); }
+Tensor empty_like(const Tensor& like) {
+  const TensorOptions options = options_of("empty_like", like);  // checked before anything of it is read
+  return allocate("empty_like", like.shape(), options);
+}
+Tensor zeros_like(const Tensor& like) {
+  const TensorOptions options = options_of("zeros_like", like);
+  return filled("zeros_like", like.shape(), 0, options);
+}
+Tensor ones_like(const Tensor& like) {
+  const TensorOptions options = options_of("ones_like", like);
+  return filled("ones_like", like.shape(), 1, options);
+}
 Tensor full_like(const Tensor& like, Scalar value) {
-  return filled("full_like", like.shape(), value, options_of("full_like", like));
+  const TensorOptions options = options_of("full_like", like);
+  return filled("full_like", like.shape(), value, options);
 }
 
 Tensor eye(int64_t rows, int64_t columns, TensorOptions options) {
