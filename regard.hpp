@@ -18,11 +18,15 @@
 #include <regard/layers/init.hpp>
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
+#include <regard/layers/models/bert.hpp>
+#include <regard/layers/models/sentence_encoder.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>
 #include <regard/layers/sequential.hpp>
 #include <regard/layers/transformer.hpp>
 #include <regard/optim/adam.hpp>
 #include <regard/optim/clip.hpp>
+#include <regard/optim/data/basic_words.hpp>
+#include <regard/optim/data/word_piece.hpp>
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>
