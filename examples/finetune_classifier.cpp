@@ -81,36 +81,36 @@ int classify(const ClassifierOptions& options) {
 int run(int argc, char** argv) {
   const std::optional<ClassifierOptions> given = read_classifier_options(argc, argv);
   if (!given) return 0;
-  const ClassifierOptions& options = *given;
+  ClassifierOptions options = *given;
   regard::set_num_threads(static_cast<int>(options.threads));
   regard::manual_seed(static_cast<uint64_t>(options.seed));
   if (options.classify) return classify(options);
 
   LabelledLines data = read_labelled_lines(options.data);
+  const std::string fingerprint = regard::data::file_fingerprint(options.data);
+  if (options.resume && options.data_fingerprint != fingerprint)
+    throw UsageError("resume", options.data + " is not what it was when the run in " + options.resume->string() +
+                                   " learned from it");
+  options.data_fingerprint = fingerprint;
   std::vector<LabelledLine> validation =
-      options.validation_data.empty()
-          ? split_off(data.lines, options.validation, static_cast<uint64_t>(options.seed))
-          : read_labelled_lines(options.validation_data, data.labels).lines;
+      options.validation_data.empty() ? split_off(data.lines, options.validation, static_cast<uint64_t>(options.seed))
+                                      : read_labelled_lines(options.validation_data, data.labels).lines;
   if (validation.empty())
     throw UsageError(options.data + ": no line is left to validate with: each class has one line only");
 
   TextClassifier model(encoder_of(options, data.lines), data.labels, options.dropout);
-  const EncodedTexts training_texts = encode_texts(model, data.lines), validation_texts = encode_texts(model, validation);
+  const EncodedTexts training_texts = encode_texts(model, data.lines),
+                     validation_texts = encode_texts(model, validation);
 
   nlohmann::ordered_json config = to_json(options);
-  config["data_fingerprint"] = regard::data::file_fingerprint(options.data);
   config["classes"] = data.labels;
   config["parameters"] = model.parameter_count();
   config["version"] = regard::version;
   RunFolder folder;
-  if (options.resume) {
+  if (options.resume)
     folder.path = *options.resume;
-    const auto before = read_json(folder.file("config.json"));
-    if (before.value("data_fingerprint", "") != config["data_fingerprint"])
-      throw UsageError("resume", options.data + " is not what it was when " + folder.path.string() + " learned from it");
-  } else {
+  else
     folder = make_run_folder("runs", options.name, "classifier");
-  }
   write_json(folder.file("config.json"), config);
 
   std::cout << "data      " << data.lines.size() << " texts to learn from, " << validation.size()

@@ -17,7 +17,7 @@ struct Defaults {
   double lr;
 };
 Defaults defaults_of(const ClassifierOptions& options) {
-  if (options.train == "head") return {1000, 1e-2};
+  if (options.train == "head") return {1000, 3e-3};
   return options.from_nothing() ? Defaults{1000, 1e-3} : Defaults{200, 1e-4};
 }
 
@@ -27,6 +27,7 @@ void each_option(OptionsType& o, Visit visit) {
   visit("data", o.data);
   visit("validation_data", o.validation_data);
   visit("validation", o.validation);
+  visit("data_fingerprint", o.data_fingerprint);
   visit("model", o.model);
   visit("train", o.train);
   visit("longest", o.longest);
@@ -63,7 +64,8 @@ ClassifierOptions of_run(const fs::path& folder) {
     try {
       json.at(name).get_to(value);
     } catch (const Json::exception&) {
-      throw UsageError("resume", path.string() + ": '" + name + "' is " + json.at(name).dump() + ", which it cannot be");
+      throw UsageError("resume",
+                       path.string() + ": '" + name + "' is " + json.at(name).dump() + ", which it cannot be");
     }
   });
   return options;
@@ -133,7 +135,7 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
   line.integer("steps", steps, "optimizer steps in all", "1000; 200 for all of a --model; with --resume the run's own",
                {.at_least = 1, .at_most = 100000000});
   line.integer("batch", options.batch, "texts in a step", {.at_least = 1, .at_most = 65536});
-  line.real("lr", lr, "the highest learning rate", "0.01 for a head, 0.0001 for all of a --model, else 0.001",
+  line.real("lr", lr, "the highest learning rate", "0.003 for a head, 0.0001 for all of a --model, else 0.001",
             {.above = 0.0});
   line.integer("warmup", options.warmup, "steps until the learning rate is highest", {.at_least = 0});
   line.integer("decay-steps", decay_steps,
@@ -164,9 +166,9 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
   if (!line.parse(argc, argv)) return std::nullopt;
 
   const std::initializer_list<const char*> decided = {
-      "data",  "validation-data", "validation",   "model", "train",       "longest",      "vocabulary", "cased",
-      "width", "heads",           "layers",       "lr",    "dropout",     "weight-decay", "warmup",     "decay-steps",
-      "batch", "eval-every",      "seed",         "name"};
+      "data",   "validation-data", "validation", "model",      "train", "longest", "vocabulary",
+      "cased",  "width",           "heads",      "layers",     "lr",    "dropout", "weight-decay",
+      "warmup", "decay-steps",     "batch",      "eval-every", "seed",  "name"};
   options.threads = threads.value_or(regard::num_threads());
   if (options.classify) {
     refuse_given(line, decided, "has no meaning with --classify, which trains nothing");

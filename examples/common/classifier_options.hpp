@@ -11,14 +11,15 @@ namespace examples {
 /// The options of finetune_classifier.
 struct ClassifierOptions {
   // The data
-  std::string data;                // labelled lines
-  std::string validation_data;     // labelled lines; empty: a share of `data`
-  double validation = 0.1;         // share of the lines
+  std::string data;              // labelled lines
+  std::string validation_data;   // labelled lines; empty: a share of `data`
+  double validation = 0.1;       // share of the lines
+  std::string data_fingerprint;  // of the file `data`, which a run that goes on must find as it was
 
   // The model
-  std::string model = "none";      // a folder; "none": a small encoder from nothing
-  std::string train;               // head, all
-  int64_t longest = 0;             // tokens of a text; 0: the model's own
+  std::string model = "none";                                    // a folder; "none": a small encoder from nothing
+  std::string train;                                             // head, all
+  int64_t longest = 0;                                           // tokens of a text; 0: the model's own
   int64_t vocabulary = 4000, width = 64, heads = 4, layers = 2;  // of an encoder from nothing
   bool cased = false;                                            // likewise
   double dropout = 0.1;

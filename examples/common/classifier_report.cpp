@@ -74,9 +74,9 @@ void draw_confusion(const std::filesystem::path& path, const std::vector<std::st
     int64_t there = 0;
     for (std::size_t column = 0; column < classes; ++column) there += counts[row * classes + column];
     for (std::size_t column = 0; column < classes; ++column)
-      map.values.push_back(there == 0 ? std::numeric_limits<double>::quiet_NaN()
-                                      : static_cast<double>(counts[row * classes + column]) /
-                                            static_cast<double>(there));
+      map.values.push_back(there == 0
+                               ? std::numeric_limits<double>::quiet_NaN()
+                               : static_cast<double>(counts[row * classes + column]) / static_cast<double>(there));
   }
   HeatMaps picture;
   picture.title = "How the validation texts of each class were guessed";

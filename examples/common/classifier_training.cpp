@@ -59,7 +59,8 @@ class Batches {
     return regard::from_vector(part);
   }
   Judgement judge_all() const {
-    return features_.defined() ? judge_features(model_, features_, set_.labels) : judge(model_, set_.texts, set_.labels);
+    return features_.defined() ? judge_features(model_, features_, set_.labels)
+                               : judge(model_, set_.texts, set_.labels);
   }
 
  private:
@@ -98,13 +99,12 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
   regard::layers::Layer& trained = head_only ? static_cast<regard::layers::Layer&>(model.head) : model;
 
   regard::optim::AdamW optimizer(trained.parameters(), {.lr = options.lr, .weight_decay = options.weight_decay});
-  regard::optim::WarmupCosine schedule(optimizer,
-                                       {.warmup_steps = options.warmup, .total_steps = options.decay_steps});
+  regard::optim::WarmupCosine schedule(optimizer, {.warmup_steps = options.warmup, .total_steps = options.decay_steps});
   regard::data::BatchOrder order({.count = static_cast<int64_t>(training.texts.size()),
                                   .batch = std::min<int64_t>(options.batch, std::ssize(training.texts)),
                                   .seed = static_cast<uint64_t>(options.seed)});
   regard::optim::TrainingState state{.model = trained, .optimizer = &optimizer, .schedule = &schedule};
-  const regard::optim::Checkpoints checkpoints(folder / "checkpoints", {.keep_last = 1});
+  regard::optim::Checkpoints checkpoints(folder / "checkpoints", {.keep_last = 1});
   if (checkpoints.latest()) {
     checkpoints.load_latest(state);
     order.restore(state.data);

@@ -57,9 +57,9 @@ LabelledLines read_labelled_lines(const std::filesystem::path& path, const std::
     const auto found = std::lower_bound(labels.begin(), labels.end(), raw.label);
     if (found == labels.end() || *found != raw.label) {
       const auto meant = nearest(raw.label, labels);
-      refuse(path, raw.number, "the label " + in_quotes(raw.label) + " is none of the " +
-                                   std::to_string(labels.size()) + " there are" +
-                                   (meant ? "; did you mean " + in_quotes(*meant) + "?" : ""));
+      refuse(path, raw.number,
+             "the label " + in_quotes(raw.label) + " is none of the " + std::to_string(labels.size()) + " there are" +
+                 (meant ? "; did you mean " + in_quotes(*meant) + "?" : ""));
     }
     result.lines.push_back({std::move(raw.text), found - labels.begin()});
   }
@@ -88,8 +88,10 @@ std::vector<LabelledLine> split_off(std::vector<LabelledLine>& lines, double sha
     for (std::size_t i = groups.size(); i > 1; --i)
       std::swap(groups[i - 1], groups[static_cast<std::size_t>(random.below(static_cast<int64_t>(i)))]);
     std::size_t count = static_cast<std::size_t>(share * static_cast<double>(groups.size()) + 0.5);
-    if (groups.size() >= 2) count = std::clamp<std::size_t>(count, 1, groups.size() - 1);
-    else count = 0;
+    if (groups.size() >= 2)
+      count = std::clamp<std::size_t>(count, 1, groups.size() - 1);
+    else
+      count = 0;
     for (std::size_t i = 0; i < count; ++i)
       for (std::size_t line : *groups[i]) taken[line] = true;
   }

@@ -13,19 +13,19 @@ namespace regard::layers {
 
 /// The defaults are BERT-base's. Keys of config.json in brackets.
 struct BertOptions {
-  int64_t vocabulary = 30522;    ///< ids there are [vocab_size]
-  int64_t positions = 512;       ///< tokens that are read at most [max_position_embeddings]
-  int64_t token_types = 2;       ///< [type_vocab_size]
-  int64_t width = 768;           ///< [hidden_size]
-  int64_t heads = 12;            ///< [num_attention_heads]
-  int64_t layers = 12;           ///< [num_hidden_layers]
-  int64_t hidden = 3072;         ///< width inside the feed-forward networks [intermediate_size]
+  int64_t vocabulary = 30522;                ///< ids there are [vocab_size]
+  int64_t positions = 512;                   ///< tokens that are read at most [max_position_embeddings]
+  int64_t token_types = 2;                   ///< [type_vocab_size]
+  int64_t width = 768;                       ///< [hidden_size]
+  int64_t heads = 12;                        ///< [num_attention_heads]
+  int64_t layers = 12;                       ///< [num_hidden_layers]
+  int64_t hidden = 3072;                     ///< width inside the feed-forward networks [intermediate_size]
   Activation activation = Activation::gelu;  ///< [hidden_act]
-  double dropout = 0.1;            ///< of embeddings and of each branch's result [hidden_dropout_prob]
-  double attention_dropout = 0.1;  ///< of attention weights [attention_probs_dropout_prob]
-  double eps = 1e-12;              ///< of the layer norms [layer_norm_eps]
-  int64_t padding = 0;             ///< the id whose vector is not trained [pad_token_id]; -1: none
-  bool pooler = true;              ///< whether there is one
+  double dropout = 0.1;                      ///< of embeddings and of each branch's result [hidden_dropout_prob]
+  double attention_dropout = 0.1;            ///< of attention weights [attention_probs_dropout_prob]
+  double eps = 1e-12;                        ///< of the layer norms [layer_norm_eps]
+  int64_t padding = 0;                       ///< the id whose vector is not trained [pad_token_id]; -1: none
+  bool pooler = true;                        ///< whether there is one
 };
 
 /// BERT's encoder: token, position and type vectors added and normalised, then post-norm transformer layers.

@@ -67,7 +67,8 @@ bool ends_with_any(const std::string& name, std::initializer_list<const char*> e
 }
 
 std::string modern(std::string name) {  // LayerNorm's parameters had other names once
-  for (const auto& [old, now] : {std::pair{"LayerNorm.gamma", "LayerNorm.weight"}, {"LayerNorm.beta", "LayerNorm.bias"}})
+  for (const auto& [old, now] :
+       {std::pair{"LayerNorm.gamma", "LayerNorm.weight"}, {"LayerNorm.beta", "LayerNorm.bias"}})
     if (name.ends_with(old)) return name.replace(name.size() - std::string_view(old).size(), std::string::npos, now);
   return name;
 }
@@ -82,7 +83,8 @@ BertOptions read_bert_config(const fs::path& path) {
   check<FileError>(position == "absolute", op, path.string(), ": 'position_embedding_type' is '", position,
                    "'; read is 'absolute' alone");
   for (const char* key : {"is_decoder", "add_cross_attention"})
-    check<FileError>(!file.get<bool>(op, key, false), op, path.string(), ": '", key, "' is true; read are encoders alone");
+    check<FileError>(!file.get<bool>(op, key, false), op, path.string(), ": '", key,
+                     "' is true; read are encoders alone");
 
   BertOptions options;
   const auto size = [&](const char* key) {
@@ -135,8 +137,9 @@ LoadedBert load_bert(const fs::path& folder) {
   std::vector<std::string> unused, unexpected;
   for (const auto& [name, tensor] : given) {
     const std::string plain = modern(prefixed && name.starts_with("bert.") ? name.substr(5) : name);
-    const bool ours = (!prefixed || name.starts_with("bert.")) &&
-                      (plain.starts_with("embeddings.") || plain.starts_with("encoder.") || plain.starts_with("pooler."));
+    const bool ours =
+        (!prefixed || name.starts_with("bert.")) &&
+        (plain.starts_with("embeddings.") || plain.starts_with("encoder.") || plain.starts_with("pooler."));
     if (ours && !ends_with_any(plain, {"embeddings.position_ids", "embeddings.token_type_ids"})) {
       check<FileError>(found.emplace(plain, std::pair{name, tensor}).second, op, weights.string(), ": '", plain,
                        "' is there under two names");
@@ -202,21 +205,15 @@ void save_bert(const fs::path& folder, const Bert& model) {
       activation = name;
       break;
     }
-  nlohmann::ordered_json config = {{"architectures", {"BertModel"}},
-                                   {"model_type", "bert"},
-                                   {"vocab_size", options.vocabulary},
-                                   {"max_position_embeddings", options.positions},
-                                   {"type_vocab_size", options.token_types},
-                                   {"hidden_size", options.width},
-                                   {"num_attention_heads", options.heads},
-                                   {"num_hidden_layers", options.layers},
-                                   {"intermediate_size", options.hidden},
-                                   {"hidden_act", activation},
-                                   {"hidden_dropout_prob", options.dropout},
-                                   {"attention_probs_dropout_prob", options.attention_dropout},
-                                   {"layer_norm_eps", options.eps},
-                                   {"initializer_range", 0.02},
-                                   {"position_embedding_type", "absolute"}};
+  nlohmann::ordered_json config = {
+      {"architectures", {"BertModel"}},         {"model_type", "bert"},
+      {"vocab_size", options.vocabulary},       {"max_position_embeddings", options.positions},
+      {"type_vocab_size", options.token_types}, {"hidden_size", options.width},
+      {"num_attention_heads", options.heads},   {"num_hidden_layers", options.layers},
+      {"intermediate_size", options.hidden},    {"hidden_act", activation},
+      {"hidden_dropout_prob", options.dropout}, {"attention_probs_dropout_prob", options.attention_dropout},
+      {"layer_norm_eps", options.eps},          {"initializer_range", 0.02},
+      {"position_embedding_type", "absolute"}};
   config["pad_token_id"] = options.padding >= 0 ? nlohmann::ordered_json(options.padding) : nullptr;
   save_safetensors(folder / "model.safetensors", bert_state_to_hugging_face(model), {{"format", "pt"}});
   write_file_atomically(folder / "config.json", config.dump(2) + "\n");

@@ -205,8 +205,7 @@ Tensor SentenceEncoder::encode(const std::vector<std::string>& texts, int64_t ba
   for (int64_t begin = 0; begin < count; begin += batch) {
     const int64_t end = std::min(begin + batch, count);
     std::vector<data::WordPieceEncoding> part;
-    for (int64_t i = begin; i < end; ++i)
-      part.push_back(encodings[static_cast<size_t>(order[static_cast<size_t>(i)])]);
+    for (int64_t i = begin; i < end; ++i) part.push_back(encodings[static_cast<size_t>(order[static_cast<size_t>(i)])]);
     const data::WordPieceBatch rows = tokenizer.batch(part);
     const Tensor vectors = (*this)(rows.ids, rows.mask, rows.types);
     for (int64_t i = begin; i < end; ++i) result[order[static_cast<size_t>(i)]].copy_(vectors[i - begin]);

@@ -23,9 +23,9 @@ Tensor normalise_rows(const Tensor& x);
 
 struct SentenceEncoderOptions {
   Pooling pooling = Pooling::mean;
-  bool normalise = true;        ///< vectors of length 1, so that a product of two is their cosine
-  bool lower_first = false;     ///< texts are lower-cased before the tokenizer sees them
-  int64_t longest = 512;        ///< tokens of a sentence with [CLS] and [SEP]; what is longer is cut
+  bool normalise = true;     ///< vectors of length 1, so that a product of two is their cosine
+  bool lower_first = false;  ///< texts are lower-cased before the tokenizer sees them
+  int64_t longest = 512;     ///< tokens of a sentence with [CLS] and [SEP]; what is longer is cut
 };
 
 /// Sentences as vectors: Reimers and Gurevych, "Sentence-BERT", 2019.

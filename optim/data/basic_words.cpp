@@ -69,10 +69,9 @@ std::u32string decomposed(const std::u32string& text) {
   std::u32string result(text.size() * 4 + 16, U'\0');
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
   const auto run = [&] {
-    return utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(bytes.data()),
-                              static_cast<utf8proc_ssize_t>(bytes.size()),
-                              reinterpret_cast<utf8proc_int32_t*>(result.data()),
-                              static_cast<utf8proc_ssize_t>(result.size()), options);
+    return utf8proc_decompose(
+        reinterpret_cast<const utf8proc_uint8_t*>(bytes.data()), static_cast<utf8proc_ssize_t>(bytes.size()),
+        reinterpret_cast<utf8proc_int32_t*>(result.data()), static_cast<utf8proc_ssize_t>(result.size()), options);
   };
   utf8proc_ssize_t length = run();
   if (length > static_cast<utf8proc_ssize_t>(result.size())) {  // it says how many there are

@@ -109,8 +109,8 @@ struct TrainWordPieceOptions {
 };
 
 /// Learns a vocabulary from texts: every character that occurs (alone, and as a continuation), then the most frequent
-/// pair of neighbouring pieces joined again and again, as byte-pair encoding does (and Hugging Face's WordPieceTrainer),
-/// until there are enough. The same texts give the same vocabulary, in the same order.
+/// pair of neighbouring pieces joined again and again, as byte-pair encoding does (and Hugging Face's
+/// WordPieceTrainer), until there are enough. The same texts give the same vocabulary, in the same order.
 WordPieceTokenizer train_word_piece(const std::vector<std::string>& texts, const TrainWordPieceOptions& options = {});
 
 }  // namespace regard::data

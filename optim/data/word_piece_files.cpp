@@ -32,9 +32,9 @@ std::vector<std::string> read_lines(const fs::path& path) {
 
 std::vector<std::string> read_vocabulary(const JsonFile& file) {
   const auto model = file.json.find("model");
-  check<FileError>(model != file.json.end() && model->is_object() && model->contains("vocab") &&
-                       model->at("vocab").is_object(),
-                   op, file.path.string(), ": 'model.vocab' is missing");
+  check<FileError>(
+      model != file.json.end() && model->is_object() && model->contains("vocab") && model->at("vocab").is_object(), op,
+      file.path.string(), ": 'model.vocab' is missing");
   const auto& entries = model->at("vocab");
   std::vector<std::string> vocabulary(entries.size());
   std::vector<bool> seen(entries.size(), false);
@@ -53,7 +53,7 @@ std::vector<std::string> read_vocabulary(const JsonFile& file) {
 void read_tokenizer(const JsonFile& file, WordPieceOptions& options) {
   const auto part = [&](const char* key) {
     return JsonFile{file.path, file.has(key) && file.json.at(key).is_object() ? file.json.at(key)
-                                                                               : nlohmann::ordered_json::object()};
+                                                                              : nlohmann::ordered_json::object()};
   };
   const auto check_type = [&](const char* key, const char* wanted) {
     const std::string type = part(key).get<std::string>(op, "type", "");
@@ -122,8 +122,8 @@ WordPieceTokenizer WordPieceTokenizer::from_folder(const fs::path& folder) {
   }
   const fs::path vocabulary = there("vocab.txt") || !tokenizer ? folder / "vocab.txt" : tokenizer->path;
   try {
-    return WordPieceTokenizer(vocabulary.filename() == "vocab.txt" ? read_lines(vocabulary) : read_vocabulary(*tokenizer),
-                              options);
+    return WordPieceTokenizer(
+        vocabulary.filename() == "vocab.txt" ? read_lines(vocabulary) : read_vocabulary(*tokenizer), options);
   } catch (const ValueError& error) {
     throw FileError(vocabulary.string() + ": " + error.what());
   }

@@ -76,8 +76,8 @@ class Trainer {
     for (const auto& [text, count] : counts)
       for (const std::string& piece : characters(text)) found[piece] += count;
     std::vector<std::pair<std::string, int64_t>> chosen(found.begin(), found.end());
-    const auto room = static_cast<size_t>(
-        std::max<int64_t>(0, options_.vocabulary - static_cast<int64_t>(vocabulary_.size())));
+    const auto room =
+        static_cast<size_t>(std::max<int64_t>(0, options_.vocabulary - static_cast<int64_t>(vocabulary_.size())));
     if (chosen.size() > room) {
       std::stable_sort(chosen.begin(), chosen.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
       chosen.resize(room);
@@ -93,7 +93,8 @@ class Trainer {
       if (found == ids_.end()) return;  // a character without a piece: the word stays unknown
       word.pieces.push_back(found->second);
     }
-    for (size_t i = 0; i + 1 < word.pieces.size(); ++i) count_pair(pair_of(word.pieces[i], word.pieces[i + 1]), count, words_.size());
+    for (size_t i = 0; i + 1 < word.pieces.size(); ++i)
+      count_pair(pair_of(word.pieces[i], word.pieces[i + 1]), count, words_.size());
     words_.push_back(std::move(word));
   }
 

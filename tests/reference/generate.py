@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from generator import attention, common, loss_curve, ops, optimizers, transformer
+from generator import attention, bert, common, loss_curve, ops, optimizers, transformer
 
 FILES = {
     "ops_elementwise": ops.elementwise,
@@ -34,6 +34,8 @@ FILES = {
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
+    "word_piece": bert.word_pieces,
+    "bert": bert.models,
 }
 
 
