@@ -36,6 +36,12 @@ LayerCase row(std::string name, std::string variant, L given, Tensors inputs) {
              [](auto& layer, const Tensors& in) { return layer(in[0]); });
 }
 
+Linear with_adapter(Linear layer) {
+  add_lora(layer, {.rank = 2, .alpha = 3});
+  layer.set_requires_grad(true);
+  return layer;
+}
+
 /// Away from the kink of relu.
 Tensor numbers(const Shape& shape, uint64_t seed) {
   Generator generator(seed);
@@ -59,6 +65,8 @@ std::vector<LayerCase> layer_cases() {
       row("Linear", "", Linear(4, 3), {x}),
       row("Linear", "no bias", Linear(4, 2, false), {x}),
       row("Linear", "one row", Linear(4, 2), {numbers({4}, 3)}),
+      row("Linear", "with an adapter", with_adapter(Linear(4, 3)), {x}),
+      row("LoraAdapter", "", LoraAdapter(4, 3, 2, 3), {x}),
       row("Embedding", "", Embedding(5, 3), {from_vector<int64_t>({0, 4, 2, 2, 1, 4}, {2, 3})}),
       row("Embedding", "rows beside the padding", Embedding(5, 3, 1), {from_vector<int64_t>({0, 4, 2, 2}, {2, 2})}),
       row("LayerNorm", "", LayerNorm(4), {x}),
