@@ -54,7 +54,8 @@ Tensors put_in(Layer& model, std::vector<std::pair<Linear*, LoraAdapter>> adapte
   model.set_requires_grad(false);
   for (auto& [linear, adapter] : adapters) linear->lora.emplace(std::move(adapter));
   Tensors list;
-  for (auto& [path, parameter] : lora_parameters(model)) list.push_back(std::move(parameter));
+  for (auto& [path, parameter] : lora_parameters(model))
+    list.push_back(parameter.set_requires_grad());  // those of earlier adapters too
   return list;
 }
 

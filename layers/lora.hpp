@@ -16,7 +16,7 @@ struct LoraOptions {
   std::vector<std::string> names = {"*"};  ///< which Linear layers, by path: patterns as in names.hpp
 };
 
-/// Gives Linear layers of a model an adapter each, and freezes every other parameter. Returns the adapters' parameters,
+/// Gives Linear layers of a model an adapter each, and freezes every other parameter. Returns all adapters' parameters,
 /// for an optimizer:
 ///
 ///     Tensors adapters = add_lora(model, {.rank = 8, .alpha = 16, .names = {"query", "value"}});
