@@ -87,7 +87,7 @@ TEST_CASE("word pieces: ids and decoded text are those of Hugging Face's tokeniz
 }
 
 TEST_CASE("word pieces: pairs and their truncation are those of Hugging Face's tokenizers") {
-  const WordPieceTokenizer tokenizer = tokenizer_of({});
+  const WordPieceTokenizer tokenizer = tokenizer_of(reference::Json::object());
   int cut = 0;
   const reference::Json cases = case_of("pairs");
   for (const auto& entry : cases.at("pairs")) {
@@ -104,7 +104,7 @@ TEST_CASE("word pieces: pairs and their truncation are those of Hugging Face's t
 }
 
 TEST_CASE("word pieces: a batch is padded and masked") {
-  const WordPieceTokenizer tokenizer = tokenizer_of({});
+  const WordPieceTokenizer tokenizer = tokenizer_of(reference::Json::object());
   const reference::Json one = case_of("batch");
   std::vector<WordPieceEncoding> encodings;
   for (const auto& text : one.at("texts"))

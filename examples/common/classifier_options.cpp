@@ -18,6 +18,7 @@ struct Defaults {
 };
 Defaults defaults_of(const ClassifierOptions& options) {
   if (options.train == "head") return {1000, 3e-3};
+  if (options.train == "lora") return {200, 1e-3};
   return options.from_nothing() ? Defaults{1000, 1e-3} : Defaults{200, 1e-4};
 }
 
@@ -30,6 +31,7 @@ void each_option(OptionsType& o, Visit visit) {
   visit("data_fingerprint", o.data_fingerprint);
   visit("model", o.model);
   visit("train", o.train);
+  visit("rank", o.rank);
   visit("longest", o.longest);
   visit("vocabulary", o.vocabulary);
   visit("width", o.width);
@@ -86,6 +88,7 @@ void check_together(const Options& line, const ClassifierOptions& options) {
                  "has no meaning with --model, whose folder decides it");
   if (options.from_nothing() && options.train != "all")
     throw UsageError("train", options.train + " needs a model that has learned something: give --model");
+  if (line.given("rank") && options.train != "lora") throw UsageError("rank", "has a meaning with --train lora only");
   if (options.width % options.heads != 0)
     throw UsageError("heads", std::to_string(options.heads) + " does not divide the width, " +
                                   std::to_string(options.width) + ": each head takes width / heads");
@@ -117,8 +120,11 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
             "a BERT-type encoder's folder: config.json, model.safetensors, vocab.txt; none: a small encoder and a "
             "WordPiece vocabulary are made from the data",
             "FOLDER");
-  line.text("train", train, "what learns: head, the layer behind the encoder's vectors, or all of it",
-            "head with a --model, else all", "head|all");
+  line.text("train", train,
+            "what learns: head, the layer behind the encoder's vectors; lora, small matrices beside those of the "
+            "encoder's attention, too; or all of it",
+            "head with a --model, else all", "head|lora|all");
+  line.integer("rank", options.rank, "of the small matrices of lora", {.at_least = 1, .at_most = 1024});
   line.integer("longest", longest, "tokens of a text; what is longer is cut", "the model's own, or 128",
                {.at_least = 3, .at_most = 1000000});
   line.integer("vocabulary", options.vocabulary, "pieces of words, at most (without --model)",
@@ -132,16 +138,17 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
   line.real("dropout", options.dropout, "share of activations dropped while training", {.at_least = 0.0, .below = 1.0});
 
   line.section("Training: AdamW, with a linear warm-up and a cosine to zero");
-  line.integer("steps", steps, "optimizer steps in all", "1000; 200 for all of a --model; with --resume the run's own",
+  line.integer("steps", steps, "optimizer steps in all",
+               "1000; 200 for lora and all of a --model; with --resume the run's own",
                {.at_least = 1, .at_most = 100000000});
   line.integer("batch", options.batch, "texts in a step", {.at_least = 1, .at_most = 65536});
-  line.real("lr", lr, "the highest learning rate", "0.003 for a head, 0.0001 for all of a --model, else 0.001",
-            {.above = 0.0});
+  line.real("lr", lr, "the highest learning rate",
+            "0.003 for a head, 0.001 for lora, 0.0001 for all of a --model, else 0.001", {.above = 0.0});
   line.integer("warmup", options.warmup, "steps until the learning rate is highest", {.at_least = 0});
   line.integer("decay-steps", decay_steps,
                "steps until the learning rate is zero. It does not follow --steps: a run that is ended early and "
                "resumed is the same as one without a break",
-               "1000; 200 for all of a --model", {.at_least = 1, .at_most = 100000000});
+               "1000; 200 for lora and all of a --model", {.at_least = 1, .at_most = 100000000});
   line.real("weight-decay", options.weight_decay, "how strongly weights are drawn to zero", {.at_least = 0.0});
   line.integer("eval-every", options.eval_every, "steps between validations, each followed by a checkpoint",
                {.at_least = 1});
@@ -189,8 +196,8 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
   options.data = data.value_or("");
   options.validation_data = validation_data.value_or("");
   options.train = train.value_or(options.from_nothing() ? "all" : "head");
-  if (options.train != "head" && options.train != "all")
-    throw UsageError("train", in_quotes(options.train) + " is neither head nor all");
+  if (options.train != "head" && options.train != "lora" && options.train != "all")
+    throw UsageError("train", in_quotes(options.train) + " is none of head, lora and all");
   options.longest = longest.value_or(options.from_nothing() ? 128 : 0);
   const Defaults defaults = defaults_of(options);
   options.steps = steps.value_or(defaults.steps);

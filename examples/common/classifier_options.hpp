@@ -18,7 +18,8 @@ struct ClassifierOptions {
 
   // The model
   std::string model = "none";                                    // a folder; "none": a small encoder from nothing
-  std::string train;                                             // head, all
+  std::string train;                                             // head, lora, all
+  int64_t rank = 8;                                              // of lora
   int64_t longest = 0;                                           // tokens of a text; 0: the model's own
   int64_t vocabulary = 4000, width = 64, heads = 4, layers = 2;  // of an encoder from nothing
   bool cased = false;                                            // likewise

@@ -5,6 +5,7 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/classifier_training.hpp>
 #include <regard/examples/common/run_folder.hpp>
+#include <regard/layers/lora.hpp>
 #include <regard/optim/adam.hpp>
 #include <regard/optim/checkpoint.hpp>
 #include <regard/optim/clip.hpp>
@@ -90,15 +91,24 @@ double accuracy(const Judgement& judgement, const std::vector<int64_t>& labels) 
 ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& training, const EncodedTexts& validation,
                                   const ClassifierOptions& options, const std::filesystem::path& folder,
                                   const ProgressOutput& output) {
-  const bool head_only = options.train == "head";
+  const bool head_only = options.train == "head", lora = options.train == "lora";
   if (head_only) {
     model.encoder.set_requires_grad(false);
     model.eval();
   }
+  regard::Tensors parameters;
+  if (lora) {
+    parameters = regard::layers::add_lora(model.encoder, {.rank = options.rank,
+                                                          .alpha = 2.0 * static_cast<double>(options.rank),
+                                                          .names = {"*.attention.query", "*.attention.value"}});
+    for (const Tensor& parameter : model.head.parameters()) parameters.push_back(parameter);
+  }
   const Batches training_set(model, training, head_only), validation_set(model, validation, head_only);
   regard::layers::Layer& trained = head_only ? static_cast<regard::layers::Layer&>(model.head) : model;
 
-  regard::optim::AdamW optimizer(trained.parameters(), {.lr = options.lr, .weight_decay = options.weight_decay});
+  if (!lora) parameters = trained.parameters();
+
+  regard::optim::AdamW optimizer(parameters, {.lr = options.lr, .weight_decay = options.weight_decay});
   regard::optim::WarmupCosine schedule(optimizer, {.warmup_steps = options.warmup, .total_steps = options.decay_steps});
   regard::data::BatchOrder order({.count = static_cast<int64_t>(training.texts.size()),
                                   .batch = std::min<int64_t>(options.batch, std::ssize(training.texts)),
@@ -141,7 +151,7 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
     optimizer.zero_grad();
     loss.backward();
     const double lr = optimizer.lr(), loss_value = loss.item<double>();
-    const double grad_norm = regard::optim::clip_grad_norm(trained.parameters(), largest_grad_norm);
+    const double grad_norm = regard::optim::clip_grad_norm(parameters, largest_grad_norm);
     if (!std::isfinite(loss_value))
       course.diverged = why_diverged(step, "loss", loss_value, lr);
     else if (!std::isfinite(grad_norm))
@@ -194,6 +204,7 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
     checkpoints.load(best->path, state);
     course.best_step = best->step;
   }
+  if (lora) regard::layers::merge_lora(model.encoder);
   course.best = validation_set.judge_all();
   return course;
 }

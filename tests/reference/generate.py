@@ -22,6 +22,7 @@ import torch
 
 from generator import (
     attention,
+    bert,
     byte_pairs,
     common,
     loss_curve,
@@ -31,7 +32,6 @@ from generator import (
     torch_models,
     transformer,
 )
-from generator import attention, bert, common, loss_curve, ops, optimizers, transformer
 
 FILES = {
     "ops_elementwise": ops.elementwise,
