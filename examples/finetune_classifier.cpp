@@ -14,8 +14,11 @@
 #include <regard/examples/common/classifier_training.hpp>
 #include <regard/examples/common/labelled_lines.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
+#include <regard/examples/common/stop_signals.hpp>
 #include <regard/examples/common/text_classifier.hpp>
+#include <regard/optim/checkpoint.hpp>
 #include <regard/optim/data/text_file.hpp>
 #include <string>
 #include <utility>
@@ -78,6 +81,16 @@ int classify(const ClassifierOptions& options) {
   return 0;
 }
 
+// Where a run that is gone on with stands, checked before anything is changed.
+void check_resumable(const ClassifierOptions& options) {
+  const auto latest = regard::optim::Checkpoints(*options.resume / "checkpoints").latest();
+  if (!latest)
+    throw UsageError("resume", options.resume->string() + " has no checkpoint: the run was ended before its first one");
+  if (latest->step >= options.steps)
+    throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
+                                  " steps already; give more to go on");
+}
+
 int run(int argc, char** argv) {
   const std::optional<ClassifierOptions> given = read_classifier_options(argc, argv);
   if (!given) return 0;
@@ -107,10 +120,13 @@ int run(int argc, char** argv) {
   config["parameters"] = model.parameter_count();
   config["version"] = regard::version;
   RunFolder folder;
-  if (options.resume)
+  if (options.resume) {
     folder.path = *options.resume;
-  else
+    check_resumable(options);
+  } else {
     folder = make_run_folder("runs", options.name, "classifier");
+  }
+  const RunLock lock(folder.path);
   write_json(folder.file("config.json"), config);
 
   std::cout << "data      " << data.lines.size() << " texts to learn from, " << validation.size()
@@ -132,13 +148,21 @@ int run(int argc, char** argv) {
     std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
   std::cout << std::endl;
 
-  const ClassifierCourse course = train_classifier(model, training_texts, validation_texts, options, folder.path);
+  std::optional<StopSignals> stop(std::in_place);
+  const ClassifierCourse course =
+      train_classifier(model, training_texts, validation_texts, options, folder.path, &*stop);
   draw_course(folder.file("loss.svg"), "Classes of " + options.data, course);
   if (course.diverged) {
     std::fprintf(stderr, "finetune_classifier: %s; what there is of it is in %s\n", course.diverged->c_str(),
                  folder.path.c_str());
     return 1;
   }
+  if (course.step < options.steps) {
+    std::fprintf(stderr, "finetune_classifier: stopped by %s behind step %lld; go on with --resume %s\n",
+                 stop->name().c_str(), static_cast<long long>(course.step), folder.path.c_str());
+    return stop->exit_status();
+  }
+  stop.reset();  // what follows need not be finished
   model.save(folder.file("model"));
   draw_confusion(folder.file("confusion.svg"), model.labels, validation, course.best);
 

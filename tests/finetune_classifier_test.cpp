@@ -170,8 +170,8 @@ TEST_CASE("both programs explain every option") {
 TEST_CASE("finetune_classifier learns from nothing, leaves its results, and classifies lines") {
   Workplace workplace;
   workplace.write("data.tsv", labelled_lines());
-  const Ran ran =
-      workplace.run("finetune_classifier", small + "--steps 60 --lr 0.01 --eval-every 20 --threads 1 --name a");
+  const Ran ran = workplace.run("finetune_classifier",
+                                small + "--steps 60 --decay-steps 100 --lr 0.01 --eval-every 20 --threads 1 --name a");
   INFO(ran.err << ran.out);
   REQUIRE(ran.status == 0);
   CHECK(ran.err.empty());
@@ -219,6 +219,7 @@ TEST_CASE("finetune_classifier goes on after a stop as if there had been none, t
   REQUIRE(losses("whole").size() == 24);
   CHECK(losses("whole") == losses("parts"));
   CHECK(workplace.metrics("whole").back() == workplace.metrics("parts").back());
+  check_refused(workplace.run("finetune_classifier", "--resume runs/parts"), "finetune_classifier", "24 steps already");
   workplace.write("data.tsv", labelled_lines() + "music\tanother one\n");
   check_refused(workplace.run("finetune_classifier", "--resume runs/parts --steps 30"), "finetune_classifier",
                 "data.tsv is not what it was");

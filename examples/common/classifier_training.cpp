@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/classifier_training.hpp>
 #include <regard/examples/common/run_folder.hpp>
@@ -23,17 +22,6 @@ constexpr double largest_grad_norm = 1.0;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// The lines of an earlier part of the run, up to the step that it goes on from.
-std::vector<Json> earlier_metrics(const std::filesystem::path& path, int64_t step) {
-  std::vector<Json> lines;
-  std::ifstream file(path);
-  for (std::string text; std::getline(file, text);) {
-    Json line = Json::parse(text, nullptr, false);
-    if (line.is_object() && line.value("step", int64_t{0}) <= step) lines.push_back(std::move(line));
-  }
-  return lines;
 }
 
 std::string why_diverged(int64_t step, const char* what, double value, double lr) {
@@ -90,7 +78,7 @@ double accuracy(const Judgement& judgement, const std::vector<int64_t>& labels) 
 
 ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& training, const EncodedTexts& validation,
                                   const ClassifierOptions& options, const std::filesystem::path& folder,
-                                  const ProgressOutput& output) {
+                                  const StopSignals* stop, const ProgressOutput& output) {
   const bool head_only = options.train == "head", lora = options.train == "lora";
   if (head_only) {
     model.encoder.set_requires_grad(false);
@@ -121,10 +109,7 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
   }
 
   ClassifierCourse course;
-  const std::vector<Json> earlier = earlier_metrics(folder / "metrics.jsonl", state.step);
-  MetricsWriter metrics(folder / "metrics.jsonl");
-  for (const Json& line : earlier) {
-    metrics.write(line);
+  for (const Json& line : read_metrics(folder / "metrics.jsonl", state.step)) {
     if (!line.at("loss").is_number()) continue;
     course.steps.push_back(line.at("step").get<double>());
     course.losses.push_back(line.at("loss").get<double>());
@@ -134,12 +119,14 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
     course.validation_accuracies.push_back(line.at("validation_accuracy").get<double>());
   }
 
-  const int64_t log_every = options.steps <= 100 ? 1 : 10;
+  MetricsWriter metrics(folder / "metrics.jsonl", state.step);
+
+  const int64_t log_every = options.decay_steps <= 100 ? 1 : 10;
   Progress progress(options.steps, output);
   ProgressValues shown;
   double last_logged = seconds_now();
   int64_t texts = 0;
-  while (state.step < options.steps) {
+  while (state.step < options.steps && (stop == nullptr || stop->signal() == 0)) {
     const int64_t step = state.step + 1, epoch = order.epoch();
     const std::vector<int64_t> indices = order.next();
     if (head_only)
@@ -186,6 +173,7 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
         course.validation_accuracies.push_back(share);
         state.data = order.to_json();
         metrics.write(line);
+        metrics.flush();
         checkpoints.save(state, judgement.loss);
       } else {
         metrics.write(line);
@@ -198,7 +186,14 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
   }
   progress.finish();
   model.eval();
+  course.step = state.step;
   if (course.diverged) return course;
+  if (state.step < options.steps) {  // told to stop
+    state.data = order.to_json();
+    metrics.flush();
+    checkpoints.save(state);
+    return course;
+  }
   const auto best = checkpoints.best();
   if (best) {
     checkpoints.load(best->path, state);
