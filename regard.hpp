@@ -22,13 +22,10 @@
 #include <regard/layers/key_value_cache.hpp>
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
-<<<<<<< HEAD
 #include <regard/layers/models/bert.hpp>
 #include <regard/layers/models/sentence_encoder.hpp>
-=======
 #include <regard/layers/lora.hpp>
 #include <regard/layers/names.hpp>
->>>>>>> main
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>
 #include <regard/layers/rename.hpp>
@@ -38,14 +35,11 @@
 #include <regard/optim/adafactor.hpp>
 #include <regard/optim/adam.hpp>
 #include <regard/optim/clip.hpp>
-<<<<<<< HEAD
 #include <regard/optim/data/basic_words.hpp>
 #include <regard/optim/data/word_piece.hpp>
-=======
 #include <regard/optim/ema.hpp>
 #include <regard/optim/groups.hpp>
 #include <regard/optim/lion.hpp>
 #include <regard/optim/muon.hpp>
->>>>>>> main
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>
