@@ -22,9 +22,9 @@
 #include <regard/layers/key_value_cache.hpp>
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
+#include <regard/layers/lora.hpp>
 #include <regard/layers/models/bert.hpp>
 #include <regard/layers/models/sentence_encoder.hpp>
-#include <regard/layers/lora.hpp>
 #include <regard/layers/names.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>
