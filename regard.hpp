@@ -23,6 +23,16 @@
 #include <regard/layers/sequential.hpp>
 #include <regard/layers/transformer.hpp>
 #include <regard/optim/adam.hpp>
+#include <regard/optim/checkpoint.hpp>
 #include <regard/optim/clip.hpp>
+#include <regard/optim/data/batches.hpp>
+#include <regard/optim/data/byte_pairs.hpp>
+#include <regard/optim/data/collate.hpp>
+#include <regard/optim/data/dataset.hpp>
+#include <regard/optim/data/prefetch.hpp>
+#include <regard/optim/data/table.hpp>
+#include <regard/optim/data/text_file.hpp>
+#include <regard/optim/data/token_file.hpp>
+#include <regard/optim/data/tokenizer.hpp>
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>
