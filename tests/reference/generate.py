@@ -2,6 +2,7 @@
 """Writes the reference values that Regard's tests compare with, as computed by PyTorch on the CPU.
 
     pip install torch numpy
+    pip install transformers                       # for gpt2 only
     python3 tests/reference/generate.py            # every file
     python3 tests/reference/generate.py ops_nn     # only these
 
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from generator import attention, common, loss_curve, ops, optimizers, transformer
+from generator import attention, common, gpt2, loss_curve, ops, optimizers, transformer
 
 FILES = {
     "ops_elementwise": ops.elementwise,
@@ -34,6 +35,7 @@ FILES = {
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
+    "gpt2": gpt2.cases,
 }
 
 
