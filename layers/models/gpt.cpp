@@ -135,7 +135,7 @@ void GPT::members(Members& m) {
 std::string GPT::describe() const {
   return "GPT(vocabulary " + std::to_string(options.vocabulary) + ", context " + std::to_string(options.context) +
          ", width " + std::to_string(options.width) + ", " + std::to_string(options.heads) + " heads, " +
-         std::to_string(options.layers) + " layers, " + to_string(options.positions) + " positions)";
+         std::to_string(options.layers) + " layers, " + layers::to_string(options.positions) + " positions)";
 }
 
 }  // namespace regard::layers
