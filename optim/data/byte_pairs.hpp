@@ -67,10 +67,14 @@ class BytePairTokenizer : public Tokenizer {
     int64_t id;
   };
   explicit BytePairTokenizer(Parts parts);
-  static Parts parts_of(const std::vector<std::string>& written_tokens,
-                        const std::vector<std::pair<std::string, std::string>>& written_merges,
-                        const std::function<void(int64_t merge, const std::string& what)>& refuse);
-  static std::unique_ptr<Tokenizer> from_parsed_json(const void* json);
+  /// From tokens by id and merges, as they are written in GPT-2's files. `refuse` throws; its number is the merge's, or
+  /// -1 where the fault is in the tokens.
+  using Refuse = std::function<void(int64_t merge, const std::string& what)>;
+  static Parts parse(const std::vector<std::string>& tokens, const std::vector<std::string>& merges,
+                     const Refuse& refuse);
+  static std::unique_ptr<Tokenizer> from_text(const std::string& json);
+  std::vector<std::string> written_tokens() const;
+  std::vector<std::string> written_merges() const;
   void encode_word(std::string_view word, std::vector<int64_t>& ids) const;
 
   std::vector<std::string> tokens_;                  // by id: bytes, or a special's name

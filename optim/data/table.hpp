@@ -22,8 +22,9 @@ struct TableOptions {
 
 /// Reads a table row by row, whatever its size. Quoted fields as in RFC 4180: "..." may hold separators, line ends and
 /// quotes, written twice. Lines end with \n or \r\n; a byte order mark at the beginning is dropped, and so are empty
-/// lines at the end. A FileError names file and line, `file.csv:12: ...`: text that is not UTF-8, a zero byte, a row
-/// with another number of fields, a quote that stands inside a field or is never closed, an empty file.
+/// lines at the end; elsewhere an empty line is refused (a row of one empty field is written ""). A FileError names
+/// file and line, `file.csv:12: ...`: text that is not UTF-8, a zero byte, a row with another number of fields, a quote
+/// that stands inside a field or is never closed, an empty file.
 class TableReader {
  public:
   explicit TableReader(const std::filesystem::path& path, const TableOptions& options = {});
@@ -45,7 +46,6 @@ class TableReader {
 
  private:
   bool read_row(std::vector<std::string>& row);
-  bool read_line(std::string& text);
   [[noreturn]] void refuse_line(int64_t line, const std::string& what) const;
 
   LineReader lines_;

@@ -40,7 +40,8 @@ class LineReader {
   explicit LineReader(const std::filesystem::path& path);
   /// The next line, or false at the end.
   bool next(std::string& line);
-  int64_t number() const { return number_; }  ///< from 1, of the last line
+  int64_t number() const { return number_; }       ///< from 1, of the last line
+  bool had_return() const { return had_return_; }  ///< whether the last line ended with \r\n
   const std::filesystem::path& path() const { return reader_.path(); }
 
  private:
@@ -48,6 +49,7 @@ class LineReader {
   std::string piece_;
   size_t at_ = 0;
   bool ended_ = false;
+  bool had_return_ = false;
   int64_t number_ = 0;
 };
 

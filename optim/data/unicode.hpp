@@ -32,6 +32,6 @@ bool is_white_space(char32_t code_point);
 
 /// `text` in single quotes for one line of an error message: control characters and broken bytes as \xNN, cut with
 /// an ellipsis after 60 characters.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 }  // namespace regard::data
