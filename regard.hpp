@@ -18,6 +18,9 @@
 #include <regard/layers/init.hpp>
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
+#include <regard/layers/models/generate.hpp>
+#include <regard/layers/models/gpt.hpp>
+#include <regard/layers/models/gpt2_layout.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>
 #include <regard/layers/sequential.hpp>

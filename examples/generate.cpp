@@ -32,17 +32,20 @@ bool read_settings(int argc, char** argv, GenerateSettings& settings) {
   line.section("The model");
   line.text("checkpoint", settings.checkpoint,
             "the folder of a run of train_language_model, of one of its checkpoints, or of a GPT-2 model (config.json, "
-            "model.safetensors, vocab.json, merges.txt)", "FOLDER");
+            "model.safetensors, vocab.json, merges.txt)",
+            "FOLDER");
   line.flag("latest", settings.latest, "of a run the newest checkpoint, not the best");
   line.section("The text");
   line.text("prompt", settings.prompt, "how the text begins", "a line end", "TEXT");
-  line.text("ids", settings.ids,
-            "how the text begins, as the numbers of tokens, '15496 995': then numbers are written, too, and no tokenizer "
-            "is needed", "none", "NUMBERS");
+  line.text(
+      "ids", settings.ids,
+      "how the text begins, as the numbers of tokens, '15496 995': then numbers are written, too, and no tokenizer "
+      "is needed",
+      "none", "NUMBERS");
   line.integer("length", settings.length, "tokens to write, at most", {.at_least = 0, .at_most = 1000000000});
   line.section("How tokens are drawn");
-  line.real("temperature", settings.temperature,
-            "below 1 bolder, above 1 wilder; 0: always the likeliest token", {.at_least = 0.0, .at_most = 1000.0});
+  line.real("temperature", settings.temperature, "below 1 bolder, above 1 wilder; 0: always the likeliest token",
+            {.at_least = 0.0, .at_most = 1000.0});
   line.integer("top-k", settings.top_k, "draw from this many of the likeliest tokens; 0: from all", {.at_least = 0});
   line.real("top-p", settings.top_p, "draw from the likeliest tokens that together have this probability; 1: from all",
             {.above = 0.0, .at_most = 1.0});
@@ -85,7 +88,8 @@ int write_text(int argc, char** argv) {
   const LanguageModel loaded = load_language_model(settings.checkpoint, settings.latest);
   const auto* tokenizer = loaded.tokenizer.get();
   if (!settings.ids && tokenizer == nullptr)
-    throw UsageError("prompt", settings.checkpoint + " has no vocab.json and merges.txt to read a text with; give --ids");
+    throw UsageError("prompt",
+                     settings.checkpoint + " has no vocab.json and merges.txt to read a text with; give --ids");
 
   std::vector<int64_t> prompt;
   if (settings.ids) {

@@ -91,8 +91,8 @@ Run begun(LanguageOptions& options) {
 void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
   const auto& model = run.model.options;
   std::cout << "text      " << grouped(run.text.training.size()) << " tokens to train on, "
-            << grouped(run.text.validation.size()) << " for validation, "
-            << grouped(run.tokenizer->vocabulary_size()) << " different ones (" << options.tokens << ")\n"
+            << grouped(run.text.validation.size()) << " for validation, " << grouped(run.tokenizer->vocabulary_size())
+            << " different ones (" << options.tokens << ")\n"
             << "model     " << model.layers << " layers, width " << model.width << ", " << model.heads << " heads, "
             << to_string(model.positions) << " positions, context " << model.context << ", "
             << grouped(run.model.parameter_count()) << " parameters\n"

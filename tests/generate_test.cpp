@@ -168,10 +168,12 @@ TEST_CASE("generate: with and without cache the same tokens, far beyond the cont
         CHECK(a == b);
         CHECK(a.size() == 30);
         // A text continued is the text: what was written so far decides, not where the prompt ended.
-        const auto head = generate(model, prompt, {.length = 13, .sampling = {.temperature = 0.9}, .generator = &again});
+        const auto head =
+            generate(model, prompt, {.length = 13, .sampling = {.temperature = 0.9}, .generator = &again});
         std::vector<int64_t> longer = prompt;
         longer.insert(longer.end(), head.begin(), head.end());
-        const auto tail = generate(model, longer, {.length = 17, .sampling = {.temperature = 0.9}, .generator = &again});
+        const auto tail =
+            generate(model, longer, {.length = 17, .sampling = {.temperature = 0.9}, .generator = &again});
         CHECK(head == std::vector<int64_t>(a.begin(), a.begin() + 13));
         CHECK(tail == std::vector<int64_t>(a.begin() + 13, a.end()));
       }

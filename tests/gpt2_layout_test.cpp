@@ -111,7 +111,8 @@ TEST_CASE("GPT-2's layout: what is saved has the reference's names, shapes and v
 TEST_CASE("GPT-2's layout: names without prefix, mask buffers and a tied head's copy are taken") {
   const GPT model = layers::load_gpt2(reference_folder("tied"));
   StateDict plain;
-  for (const auto& [name, tensor] : layers::to_gpt2(model)) plain[name.substr(std::string("transformer.").size())] = tensor;
+  for (const auto& [name, tensor] : layers::to_gpt2(model))
+    plain[name.substr(std::string("transformer.").size())] = tensor;
   plain["h.0.attn.bias"] = tril(ones({1, 1, 8, 8}));
   plain["h.1.attn.masked_bias"] = full({}, -1e4F);
   plain["lm_head.weight"] = plain.at("wte.weight").clone();
@@ -133,10 +134,10 @@ TEST_CASE("GPT-2's layout: weights that do not fit change nothing, and are named
   GPT other(model.options);
   const Tensor before = other.tokens.weight.tensor().detach().clone();
   CHECK_THROWS_AS(layers::from_gpt2(other, weights), ValueError);
-  CHECK_THROWS_WITH(layers::from_gpt2(other, weights),
-                    Contains("transformer.h.0.attn.c_attn.weight is [24, 8]") && Contains("wants [8, 24]") &&
-                        Contains("missing: transformer.h.1.mlp.c_fc.bias") &&
-                        Contains("unexpected: transformer.h.7.ln_1.weight"));
+  CHECK_THROWS_WITH(layers::from_gpt2(other, weights), Contains("transformer.h.0.attn.c_attn.weight is [24, 8]") &&
+                                                           Contains("wants [8, 24]") &&
+                                                           Contains("missing: transformer.h.1.mlp.c_fc.bias") &&
+                                                           Contains("unexpected: transformer.h.7.ln_1.weight"));
   CHECK(equal(before, other.tokens.weight.tensor().detach()));
 }
 

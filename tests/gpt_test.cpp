@@ -119,8 +119,7 @@ TEST_CASE("GPT: a token's scores depend on no later token, and on every earlier 
     const Tensor a = model(ids), b = model(other);
     CHECK(a.shape() == Shape{1, 5, 7});
     CHECK(equal(a.slice(1, 0, 2), b.slice(1, 0, 2)));
-    for (int64_t t = 2; t < 5; ++t)
-      CHECK((a.select(1, t) - b.select(1, t)).abs().max().item<double>() > 1e-4);
+    for (int64_t t = 2; t < 5; ++t) CHECK((a.select(1, t) - b.select(1, t)).abs().max().item<double>() > 1e-4);
     // Order matters: positions are told apart.
     const Tensor swapped = model(from_vector<int64_t>({2, 1, 3, 4, 5}, {1, 5}));
     CHECK((a.select(1, 4) - swapped.select(1, 4)).abs().max().item<double>() > 1e-5);
@@ -142,7 +141,8 @@ TEST_CASE("GPT: cached scores equal those of the whole sequence to 1e-5, whateve
       const Tensor ids = some_ids({3, 6});
       const Tensor whole = model(ids);
       const double largest = whole.abs().max().item<double>();
-      for (const std::vector<int64_t>& pieces : std::vector<std::vector<int64_t>>{{1, 1, 1, 1, 1, 1}, {4, 1, 1}, {2, 3, 1}, {6}}) {
+      for (const std::vector<int64_t>& pieces :
+           std::vector<std::vector<int64_t>>{{1, 1, 1, 1, 1, 1}, {4, 1, 1}, {2, 3, 1}, {6}}) {
         std::vector<layers::KeyValueCache> caches = model.caches();
         Tensors scores;
         int64_t begin = 0;

@@ -130,7 +130,8 @@ TEST_CASE("language text: bits per character are the same for all tokens of a mo
     INFO(kind);
     const auto tokenizer = make_tokenizer(files, 0.25, kind, 300, 16);
     const LanguageText text = write_tokens(files, 0.25, *tokenizer, texts.path);
-    regard::layers::GPT model({.vocabulary = tokenizer->vocabulary_size(), .context = 16, .width = 8, .heads = 2, .layers = 1});
+    regard::layers::GPT model(
+        {.vocabulary = tokenizer->vocabulary_size(), .context = 16, .width = 8, .heads = 2, .layers = 1});
     for (const regard::Tensor& parameter : model.parameters()) {
       regard::NoGrad no_grad;
       parameter.zero_();
@@ -141,8 +142,7 @@ TEST_CASE("language text: bits per character are the same for all tokens of a mo
     const int64_t tokens = text.validation.size() - 1;
     CHECK(whole.tokens == tokens);  // every token but the first, once
     CHECK(whole.loss == Approx(nats).epsilon(1e-5));
-    const std::string foretold =
-        tokenizer->decode(text.validation.read(1, tokens));
+    const std::string foretold = tokenizer->decode(text.validation.read(1, tokens));
     const auto characters = std::count_if(foretold.begin(), foretold.end(), [](char c) { return (c & 0xC0) != 0x80; });
     CHECK(whole.bits_per_character ==
           Approx(nats / std::log(2.0) * static_cast<double>(tokens) / static_cast<double>(characters)).epsilon(1e-5));

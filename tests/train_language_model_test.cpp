@@ -170,7 +170,8 @@ TEST_CASE("train_language_model refuses bad options and bad text with one line a
 
 TEST_CASE("train_language_model leaves all that generate needs, for every kind of tokens") {
   Workplace workplace;
-  for (const std::string& tokens : {std::string("bytes"), std::string("characters"), std::string("bpe --vocabulary 300")}) {
+  for (const std::string& tokens :
+       {std::string("bytes"), std::string("characters"), std::string("bpe --vocabulary 300")}) {
     INFO(tokens);
     const std::string name = tokens.substr(0, 3);
     const Ran ran =
@@ -179,9 +180,10 @@ TEST_CASE("train_language_model leaves all that generate needs, for every kind o
     REQUIRE(ran.status == 0);
     CHECK(ran.err.empty());
     CHECK_THAT(ran.out, Contains("step 7/7") && Contains("it writes:") && Contains("BLIS"));
-    CHECK(std::regex_match(lines_of(ran.out).back(),
-                           std::regex("best checkpoint, step [0-9]+: validation loss [0-9.]+, [0-9.]+ bits per character, "
-                                      "over [0-9]+ tokens")));
+    CHECK(std::regex_match(
+        lines_of(ran.out).back(),
+        std::regex("best checkpoint, step [0-9]+: validation loss [0-9.]+, [0-9.]+ bits per character, "
+                   "over [0-9]+ tokens")));
     const auto metrics = workplace.metrics(name);
     REQUIRE(metrics.size() == 7);
     for (std::size_t i = 0; i < metrics.size(); ++i) {
@@ -215,7 +217,8 @@ TEST_CASE("train_language_model leaves all that generate needs, for every kind o
     CHECK(same(" --seed 2") != written.out);
     CHECK(same(" --temperature 0 --seed 3") == same(" --temperature 0"));
     CHECK(workplace.run("generate", "--length 5 --checkpoint runs/" + name + "/checkpoints/step-7").status == 0);
-    CHECK_THAT(workplace.run("generate", "--length 5 --timing --latest --checkpoint runs/" + name).err, Contains("5 tokens in"));
+    CHECK_THAT(workplace.run("generate", "--length 5 --timing --latest --checkpoint runs/" + name).err,
+               Contains("5 tokens in"));
     const Ran ids = workplace.run("generate", "--length 3 --ids '1 2' --checkpoint runs/" + name);
     CHECK(std::regex_match(ids.out, std::regex("1 2( [0-9]+){3}\n")));
   }
@@ -304,13 +307,15 @@ TEST_CASE("train_language_model writes GPT-2 folders and starts from them") {
   };
   CHECK(written("runs/first/gpt2") == written("runs/first"));
 
-  workplace.must_train("--text text.txt --from runs/first/gpt2 --steps 2 --batch 2 --sample-every 0 --threads 1 --name second");
+  workplace.must_train(
+      "--text text.txt --from runs/first/gpt2 --steps 2 --batch 2 --sample-every 0 --threads 1 --name second");
   CHECK(workplace.config("second").at("model").at("width") == 8);
   CHECK(workplace.config("second").at("context") == 12);
   workplace.must_train("--resume runs/second --steps 3");
   CHECK(workplace.metrics("second").size() == 3);
   // It starts where the other ended, not anew.
-  CHECK(workplace.metrics("second")[0].at("loss").get<double>() < workplace.metrics("first")[0].at("loss").get<double>());
+  CHECK(workplace.metrics("second")[0].at("loss").get<double>() <
+        workplace.metrics("first")[0].at("loss").get<double>());
   check_one_line(workplace.train("--text text.txt --from runs/first/gpt2 --context 13"), "train_language_model",
                  "13 is more than the 12 positions");
 }
@@ -321,7 +326,8 @@ TEST_CASE("generate refuses what it cannot follow with one line and status 2") {
   fs::create_directories(workplace.path / "nothing");
   fs::create_directories(workplace.path / "bare");
   const fs::path reference = fs::path(REGARD_TEST_DATA_DIR) / "gpt2/tied";
-  for (const char* file : {"config.json", "model.safetensors"}) fs::copy(reference / file, workplace.path / "bare" / file);
+  for (const char* file : {"config.json", "model.safetensors"})
+    fs::copy(reference / file, workplace.path / "bare" / file);
   struct Mistake {
     std::string arguments, message;
   };
@@ -397,7 +403,8 @@ TEST_CASE("train_language_model says so where it cannot write, and keeps what th
 
 TEST_CASE("train_language_model says that a training diverged, and keeps the last good checkpoint") {
   Workplace workplace;
-  const Ran ran = workplace.train(tiny_text + "--lr 1e38 --warmup 0 --steps 9 --eval-every 1 --sample-every 0 --name wild");
+  const Ran ran =
+      workplace.train(tiny_text + "--lr 1e38 --warmup 0 --steps 9 --eval-every 1 --sample-every 0 --name wild");
   INFO(ran.err);
   CHECK(ran.status == 1);
   CHECK(lines_of(ran.err).size() == 1);

@@ -132,13 +132,15 @@ layers::GPT model_of_run(const fs::path& folder) {
 LanguageModel load_language_model(const fs::path& folder, bool latest) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
-    throw UsageError("checkpoint", in_quotes(folder.string()) + (fs::exists(folder, error) ? " is no folder" : ": there is no such folder"));
+    throw UsageError("checkpoint", in_quotes(folder.string()) +
+                                       (fs::exists(folder, error) ? " is no folder" : ": there is no such folder"));
   if (fs::exists(folder / "state.json", error)) {  // one checkpoint of a run
     const fs::path run = fs::absolute(folder).lexically_normal() / ".." / "..";
     return of_run(run.lexically_normal(), folder);
   }
   if (!fs::exists(folder / "config.json", error))
-    throw UsageError("checkpoint", in_quotes(folder.string()) + " has no config.json: the folder of a run, or of a GPT-2 model, is needed");
+    throw UsageError("checkpoint", in_quotes(folder.string()) +
+                                       " has no config.json: the folder of a run, or of a GPT-2 model, is needed");
   const Json config = config_of(folder);
   if (!config.contains("program")) {
     LanguageModel loaded{layers::load_gpt2(folder), load_gpt2_tokenizer(folder), folder.string()};
@@ -149,7 +151,8 @@ LanguageModel load_language_model(const fs::path& folder, bool latest) {
     return loaded;
   }
   if (config["program"] != "train_language_model")
-    throw UsageError("checkpoint", in_quotes(folder.string()) + " is a run of " + config["program"].dump() + ", not of train_language_model");
+    throw UsageError("checkpoint", in_quotes(folder.string()) + " is a run of " + config["program"].dump() +
+                                       ", not of train_language_model");
   const regard::optim::Checkpoints checkpoints(folder / "checkpoints");
   auto chosen = latest ? checkpoints.latest() : checkpoints.best();
   if (!chosen) chosen = checkpoints.latest();

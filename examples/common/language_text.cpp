@@ -127,7 +127,7 @@ LanguageText open_tokens(const data::Tokenizer& tokenizer, const std::filesystem
 int64_t TrainingRows::count() const { return std::max<int64_t>((tokens - context) / context, 1); }
 
 std::vector<int64_t> TrainingRows::begins(const std::vector<int64_t>& rows, int64_t epoch) const {
-  constexpr uint64_t use = 0x726f7773;  // a number of its own among the uses of the seed
+  constexpr uint64_t use = 0x726f7773;                  // a number of its own among the uses of the seed
   const int64_t room = tokens - 1 - count() * context;  // a row's last target is the token behind it
   const int64_t first =
       Random(seed, use, static_cast<uint64_t>(epoch)).below(std::clamp<int64_t>(room, 0, context - 1) + 1);
@@ -156,9 +156,9 @@ LanguageScore score(const regard::layers::GPT& model, const data::TokenFile& tex
     const Tensor all = text.windows(begins, length + 1);  // [B, T + 1]
     const Tensor ids = all.slice(1, 0, length).contiguous(), following = all.slice(1, 1).contiguous();
     const Tensor scores = model(ids);  // [B, T, vocabulary]
-    loss += cross_entropy(scores.view({-1, scores.size(2)}), following.view({-1}),
-                          {.reduction = regard::Reduction::sum})
-                .item<double>();
+    loss +=
+        cross_entropy(scores.view({-1, scores.size(2)}), following.view({-1}), {.reduction = regard::Reduction::sum})
+            .item<double>();
     for (int64_t id : following.to_vector<int64_t>()) characters += characters_of[static_cast<std::size_t>(id)];
     tokens += following.numel();
     begins.clear();

@@ -22,13 +22,11 @@ double seconds_now() {
 // Matrices decay, biases and norms do not.
 std::vector<optim::ParameterGroup<optim::AdamWOptions>> groups(const regard::layers::GPT& model,
                                                                const LanguageOptions& options) {
-  const optim::AdamWOptions decayed{
-      .lr = options.lr, .betas = {0.9, 0.99}, .weight_decay = options.weight_decay};
+  const optim::AdamWOptions decayed{.lr = options.lr, .betas = {0.9, 0.99}, .weight_decay = options.weight_decay};
   optim::AdamWOptions rest = decayed;
   rest.weight_decay = 0;
   std::vector<optim::ParameterGroup<optim::AdamWOptions>> list = {{{}, decayed}, {{}, rest}};
-  for (const Tensor& parameter : model.parameters())
-    list[parameter.dim() >= 2 ? 0 : 1].parameters.push_back(parameter);
+  for (const Tensor& parameter : model.parameters()) list[parameter.dim() >= 2 ? 0 : 1].parameters.push_back(parameter);
   return list;
 }
 
@@ -57,7 +55,8 @@ LanguageTraining::LanguageTraining(regard::layers::GPT& model, const LanguageOpt
       order_({.count = rows_.count(), .batch = options.batch, .seed = static_cast<uint64_t>(options.seed)}),
       parameters_(model.parameters()),
       optimizer_(groups(model, options)),
-      schedule_(optimizer_, {.warmup_steps = options.warmup, .total_steps = options.decay_steps, .min_lr = options.min_lr}),
+      schedule_(optimizer_,
+                {.warmup_steps = options.warmup, .total_steps = options.decay_steps, .min_lr = options.min_lr}),
       checkpoints_(folder / "checkpoints", {.keep_last = options.keep}),
       state_{model, &optimizer_, &schedule_} {}
 
@@ -97,9 +96,9 @@ LanguageTraining::Step LanguageTraining::take_step() {
 
 std::string LanguageTraining::sample() {
   regard::Generator generator(static_cast<uint64_t>(options_.seed) + static_cast<uint64_t>(state_.step));
-  const auto written = generate(
-      model_, beginning(tokenizer_),
-      {.length = options_.sample_length, .sampling = {.temperature = 0.8}, .generator = &generator});
+  const auto written =
+      generate(model_, beginning(tokenizer_),
+               {.length = options_.sample_length, .sampling = {.temperature = 0.8}, .generator = &generator});
   return regard::data::replace_invalid_utf8(tokenizer_.decode(written));
 }
 
@@ -133,8 +132,7 @@ std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const P
     std::optional<double> validation_loss;
     const bool last = number == options_.steps;
     const bool evaluates = !diverged && (last || number % options_.eval_every == 0);
-    const bool samples =
-        !diverged && options_.sample_every > 0 && (last || number % options_.sample_every == 0);
+    const bool samples = !diverged && options_.sample_every > 0 && (last || number % options_.sample_every == 0);
     if (evaluates || samples) model_.eval();
     if (evaluates) {
       const LanguageScore found =

@@ -66,7 +66,8 @@ GPT::GPT(const GPTOptions& given)
       norm(options.width, options.eps, options.bias) {
   if (options.positions == PositionKind::learned) positions.emplace(options.context, options.width);
   blocks.reserve(static_cast<size_t>(options.layers));
-  for (int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(options.width, options.heads, block_options(options));
+  for (int64_t i = 0; i < options.layers; ++i)
+    blocks.emplace_back(options.width, options.heads, block_options(options));
   if (!options.tied) head.emplace(options.width, options.vocabulary, false);
 
   const double branch = 0.02 / std::sqrt(2.0 * static_cast<double>(options.layers));
@@ -81,7 +82,8 @@ GPT::GPT(const GPTOptions& given)
 Tensor GPT::embed(const Tensor& ids, int64_t offset) const {
   check_defined(op, "ids", ids);
   check<DTypeError>(ids.dtype() == DType::i64, op, "ids are ", ids.dtype(), ": i64 is needed");
-  check<ShapeError>(ids.dim() == 1 || ids.dim() == 2, op, "ids ", ids.shape(), ": [batch, length] or [length] is needed");
+  check<ShapeError>(ids.dim() == 1 || ids.dim() == 2, op, "ids ", ids.shape(),
+                    ": [batch, length] or [length] is needed");
   const int64_t end = offset + ids.size(-1);
   check<ShapeError>(!positions || end <= options.context, op, "ids ", ids.shape(),
                     offset > 0 ? " behind " + std::to_string(offset) + " tokens that were read" : std::string(),

@@ -52,8 +52,8 @@ struct GPT : Layer {
   /// A ValueError names the option that is out of range.
   explicit GPT(const GPTOptions& options);
 
-  /// ids [N, T] or [T] (i64) -> scores (logits) [N, T, vocabulary] or [T, vocabulary]. A ShapeError for more tokens than
-  /// learned positions, an IndexError for an id that is no token.
+  /// ids [N, T] or [T] (i64) -> scores (logits) [N, T, vocabulary] or [T, vocabulary]. A ShapeError for more tokens
+  /// than learned positions, an IndexError for an id that is no token.
   Tensor operator()(const Tensor& ids) const { return scores(features(ids)); }
   /// The same for the next T tokens [N, T] of sequences whose earlier ones are in `caches`, one cache a block; they
   /// then hold these, too. For use under NoGrad, in evaluation mode. Equal to the whole sequence's scores up to

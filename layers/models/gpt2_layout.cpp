@@ -94,8 +94,9 @@ StateDict renamed(const GPT& model, const StateDict& weights, std::string& wrong
     given.erase(found);
     const Shape wanted = their_shape(entry, own);
     if (!theirs.tensor.defined() || theirs.tensor.shape() != wanted || !is_floating(theirs.tensor.dtype())) {
-      const std::string what =
-          theirs.tensor.defined() ? to_string(theirs.tensor.shape()) + " " + to_string(theirs.tensor.dtype()) : "nothing";
+      const std::string what = theirs.tensor.defined()
+                                   ? to_string(theirs.tensor.shape()) + " " + to_string(theirs.tensor.dtype())
+                                   : "nothing";
       misshapen.push_back(theirs.name + " is " + what + " where the configuration wants " + to_string(wanted));
       continue;
     }
@@ -107,8 +108,9 @@ StateDict renamed(const GPT& model, const StateDict& weights, std::string& wrong
   const auto head = given.find("lm_head.weight");  // left over: the head is tied
   if (head != given.end() && result.contains("tokens.weight")) {
     if (!equal(head->second.tensor, result["tokens.weight"]))
-      misshapen.push_back("lm_head.weight differs from wte.weight where the configuration ties them "
-                          "(tie_word_embeddings)");
+      misshapen.push_back(
+          "lm_head.weight differs from wte.weight where the configuration ties them "
+          "(tie_word_embeddings)");
     given.erase(head);
   }
   for (const auto& [name, left] : given) unexpected.push_back(left.name);
@@ -201,7 +203,8 @@ GPT load_gpt2(const fs::path& folder) {
   GPT model(gpt2_options(text_of(config), config.string()));
   const bool sharded = !fs::exists(single, error) && fs::exists(index, error);
   check<FileError>(sharded || !fs::exists(folder / "pytorch_model.bin", error) || fs::exists(single, error), "gpt2",
-                   folder.string(), ": there is pytorch_model.bin but no model.safetensors, which alone can be read; "
+                   folder.string(),
+                   ": there is pytorch_model.bin but no model.safetensors, which alone can be read; "
                    "transformers writes it with save_pretrained()");
   load<FileError>(model, sharded ? load_shards(index) : load_safetensors(single),
                   sharded ? index.string() : single.string());
@@ -213,8 +216,8 @@ void save_gpt2(const fs::path& folder, const GPT& model) {
   const std::string config = gpt2_config(model.options);
   std::error_code error;
   fs::create_directories(folder, error);
-  check<FileError>(fs::is_directory(folder), "gpt2", folder.string(), ": cannot make the folder: ",
-                   error ? error.message() : "a file is in its place");
+  check<FileError>(fs::is_directory(folder), "gpt2", folder.string(),
+                   ": cannot make the folder: ", error ? error.message() : "a file is in its place");
   save_safetensors(folder / "model.safetensors", to_gpt2(model), {{"format", "pt"}});
   write_file_atomically(folder / "config.json", config);
 }

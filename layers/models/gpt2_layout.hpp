@@ -10,9 +10,9 @@
 namespace regard::layers {
 
 /// The options that the text of a config.json describes. Read are vocab_size, n_positions, n_embd, n_head, n_layer
-/// (all required), n_inner, layer_norm_epsilon, activation_function, tie_word_embeddings and resid_pdrop (Regard has one
-/// dropout for embeddings, attention and branches). A FileError names `file` and the key that is missing, of a wrong
-/// type, or asks for what GPT does not do (scaling by layer, cross-attention, another model_type).
+/// (all required), n_inner, layer_norm_epsilon, activation_function, tie_word_embeddings and resid_pdrop (Regard has
+/// one dropout for embeddings, attention and branches). A FileError names `file` and the key that is missing, of a
+/// wrong type, or asks for what GPT does not do (scaling by layer, cross-attention, another model_type).
 GPTOptions gpt2_options(const std::string& config, const std::string& file = "config.json");
 
 /// The text of the config.json of a model with these options, which transformers reads. A ValueError for what GPT-2's
