@@ -268,7 +268,8 @@ bool Options::parse(int argc, const char* const* argv, std::ostream& out) {
       throw UsageError(option.name, "given more than once");
     if (option.read_all) {
       for (const std::string& each : item.value)
-        if (each.empty()) throw UsageError(option.name, "needs a value");
+        if (each.empty() || (item.original_tokens.size() > 1 && each.starts_with("--")))
+          throw UsageError(option.name, "needs a value");
       writes.push_back(option.read_all(item.value));
       names.push_back(option.name);
       continue;
