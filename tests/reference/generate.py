@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Writes the reference values that Regard's tests compare with, as computed by PyTorch on the CPU.
 
-    pip install torch numpy
-    pip install transformers                       # for gpt2 only
+    pip install torch numpy tokenizers transformers
     python3 tests/reference/generate.py            # every file
     python3 tests/reference/generate.py ops_nn     # only these
 
@@ -21,7 +20,18 @@ from pathlib import Path
 
 import torch
 
-from generator import attention, common, gpt2, loss_curve, ops, optimizers, transformer
+from generator import (
+    attention,
+    byte_pairs,
+    common,
+    gpt2,
+    loss_curve,
+    ops,
+    optimizers,
+    positions,
+    torch_models,
+    transformer,
+)
 
 FILES = {
     "ops_elementwise": ops.elementwise,
@@ -32,10 +42,13 @@ FILES = {
     "ops_nn": ops.neural,
     "attention": attention.cases,
     "transformer": transformer.cases,
+    "positions": positions.cases,
+    "torch_models": torch_models.cases,
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
-    "gpt2": gpt2.cases,
+    "gpt2": gpt2.cases,  # by Hugging Face's transformers
+    "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
 }
 
 
