@@ -8,6 +8,7 @@
 #include <regard/layers/models/generate.hpp>
 #include <regard/optim/clip.hpp>
 #include <regard/optim/data/unicode.hpp>
+#include <regard/optim/groups.hpp>
 
 namespace examples {
 namespace {
@@ -17,17 +18,6 @@ namespace optim = regard::optim;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Matrices decay, biases and norms do not.
-std::vector<optim::ParameterGroup<optim::AdamWOptions>> groups(const regard::layers::GPT& model,
-                                                               const LanguageOptions& options) {
-  const optim::AdamWOptions decayed{.lr = options.lr, .betas = {0.9, 0.99}, .weight_decay = options.weight_decay};
-  optim::AdamWOptions rest = decayed;
-  rest.weight_decay = 0;
-  std::vector<optim::ParameterGroup<optim::AdamWOptions>> list = {{{}, decayed}, {{}, rest}};
-  for (const Tensor& parameter : model.parameters()) list[parameter.dim() >= 2 ? 0 : 1].parameters.push_back(parameter);
-  return list;
 }
 
 std::string why_diverged(int64_t step, const char* what, double value, double lr) {
@@ -54,7 +44,9 @@ LanguageTraining::LanguageTraining(regard::layers::GPT& model, const LanguageOpt
       rows_{text.training.size(), options.context, static_cast<uint64_t>(options.seed)},
       order_({.count = rows_.count(), .batch = options.batch, .seed = static_cast<uint64_t>(options.seed)}),
       parameters_(model.parameters()),
-      optimizer_(groups(model, options)),
+      optimizer_(optim::decay_groups(
+          model, optim::AdamWOptions{.lr = options.lr, .betas = {0.9, 0.99}, .weight_decay = options.weight_decay})),
+      accumulation_(parameters_),
       schedule_(optimizer_,
                 {.warmup_steps = options.warmup, .total_steps = options.decay_steps, .min_lr = options.min_lr}),
       checkpoints_(folder / "checkpoints", {.keep_last = options.keep}),
@@ -66,25 +58,19 @@ void LanguageTraining::resume() {
 }
 
 LanguageTraining::Step LanguageTraining::take_step() {
-  std::vector<std::vector<int64_t>> passes;  // where the rows of each forward pass begin
-  int64_t rows = 0;
-  for (int64_t i = 0; i < options_.grad_accumulation; ++i) {
-    const int64_t epoch = order_.epoch();
-    passes.push_back(rows_.begins(order_.next(), epoch));
-    rows += std::ssize(passes.back());
-  }
   Step step{};
-  optimizer_.zero_grad();
   const int64_t context = options_.context;
-  for (const auto& begins : passes) {
+  optimizer_.zero_grad();
+  for (int64_t pass = 0; pass < options_.grad_accumulation; ++pass) {
+    const int64_t epoch = order_.epoch();
+    const std::vector<int64_t> begins = rows_.begins(order_.next(), epoch);
     const Tensor all = text_.training.windows(begins, context + 1);  // [B, T + 1]
     const Tensor loss = model_.loss(all.slice(1, 0, context).contiguous(), all.slice(1, 1).contiguous());
-    // Each row counts the same, whatever pass it is in.
-    const double share = static_cast<double>(begins.size()) / static_cast<double>(rows);
-    (passes.size() == 1 ? loss : loss * share).backward();
-    step.loss += loss.item<double>() * share;
+    const int64_t tokens = std::ssize(begins) * context;  // fewer in the last batch of an epoch
+    accumulation_.backward(loss, static_cast<double>(tokens));
+    step.tokens += tokens;
   }
-  step.tokens = rows * context;
+  step.loss = accumulation_.finish();
   step.lr = optimizer_.lr();
   step.grad_norm = optim::clip_grad_norm(parameters_, options_.clip);
   if (std::isfinite(step.loss) && optim::step_if_finite(optimizer_, step.grad_norm)) {

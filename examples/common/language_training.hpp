@@ -8,6 +8,7 @@
 #include <regard/examples/common/progress.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/layers/models/gpt.hpp>
+#include <regard/optim/accumulate.hpp>
 #include <regard/optim/adam.hpp>
 #include <regard/optim/checkpoint.hpp>
 #include <regard/optim/data/batches.hpp>
@@ -52,6 +53,7 @@ class LanguageTraining {
   regard::data::BatchOrder order_;
   regard::Tensors parameters_;
   regard::optim::AdamW optimizer_;
+  regard::optim::GradientAccumulation accumulation_;
   regard::optim::WarmupCosine schedule_;
   regard::optim::Checkpoints checkpoints_;
   regard::optim::TrainingState state_;

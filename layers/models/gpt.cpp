@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/layers/checkpoint.hpp>
 #include <regard/layers/init.hpp>
 
 namespace regard::layers {
@@ -96,7 +98,8 @@ Tensor GPT::embed(const Tensor& ids, int64_t offset) const {
 Tensor GPT::features(const Tensor& ids) const {
   LayerScope scope(*this);
   Tensor x = embed(ids, 0);
-  for (const auto& block : blocks) x = block(x, causal());
+  const bool recomputes = options.recompute && grad_enabled();
+  for (const auto& block : blocks) x = recomputes ? checkpoint(block, x, causal()) : block(x, causal());
   return norm(x);
 }
 

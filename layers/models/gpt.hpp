@@ -33,7 +33,7 @@ struct GPTOptions {
   Activation activation = Activation::gelu_tanh;
   bool bias = true;  ///< in linear layers (never in the head) and layer norms
   double eps = 1e-5;
-  bool recompute = false;  ///< compute each block again in backward: the memory of one block's activations, more time
+  bool recompute = false;  ///< compute each block again in backward: see layers/checkpoint.hpp
 };
 
 /// A GPT: token embedding and positions, pre-norm blocks with causal attention, a last layer norm, and a score for
