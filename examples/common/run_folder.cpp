@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/utf8.hpp>
 #include <stdexcept>
@@ -80,6 +81,7 @@ RunFolder make_run_folder(const fs::path& parent, const std::optional<std::strin
   if (make_folder(path)) return {path};
   if (!fs::is_directory(path, error)) throw UsageError("name", path.string() + " is there already, and is no folder");
   if (fs::is_empty(path, error) && !error) return {path};
+  { const RunLock unused(path); }  // nobody's files are moved from under his feet
   int number = 1;
   fs::path aside;
   do aside = parent / (*name + "." + std::to_string(number++));

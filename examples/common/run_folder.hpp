@@ -23,7 +23,8 @@ struct RunFolder {
 /// lost or mixed with the new one's files:
 /// - without a name, the run is called BASE-1, BASE-2, ...: the first number that is free;
 /// - with a name that is taken, the earlier folder is renamed to NAME.1 (or the next free number) first. An empty
-///   folder of that name is used as it is.
+///   folder of that name is used as it is. One that a program is still writing to (see RunLock) is not moved: that is
+///   an error.
 /// Throws UsageError for a name that cannot be a folder's (empty, ".", "..", with a slash or control characters, longer
 /// than 200 bytes) or that is taken by a file, and std::runtime_error with path and reason where the system refuses.
 RunFolder make_run_folder(const std::filesystem::path& parent, const std::optional<std::string>& name,
