@@ -14,7 +14,9 @@
 #include <regard/examples/common/language_text.hpp>
 #include <regard/examples/common/language_training.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
+#include <regard/examples/common/stop_signals.hpp>
 #include <regard/layers/models/gpt2_layout.hpp>
 #include <regard/optim/data/byte_pairs.hpp>
 #include <string>
@@ -39,11 +41,13 @@ struct Run {
   std::unique_ptr<data::Tokenizer> tokenizer;
   GPT model;
   RunFolder folder;
+  std::unique_ptr<RunLock> lock;
   LanguageText text;
 };
 
 Run resumed(const LanguageOptions& options) {
   const fs::path& folder = *options.resume;
+  auto lock = std::make_unique<RunLock>(folder);
   auto tokenizer = load_tokenizer(folder);
   GPT model = model_of_run(folder);
   model.options.recompute = options.recompute;
@@ -52,7 +56,7 @@ Run resumed(const LanguageOptions& options) {
                              std::to_string(model.options.vocabulary) + " is smaller than that of tokenizer.json, " +
                              std::to_string(tokenizer->vocabulary_size()));
   LanguageText text = open_tokens(*tokenizer, folder);
-  return {std::move(tokenizer), std::move(model), {folder}, std::move(text)};
+  return {std::move(tokenizer), std::move(model), {folder}, std::move(lock), std::move(text)};
 }
 
 // Everything that can be wrong with text and options is found out before a folder is made.
@@ -83,9 +87,10 @@ Run begun(LanguageOptions& options) {
     model.emplace(model_options(options, tokenizer->vocabulary_size()));
   }
   RunFolder folder = make_run_folder("runs", options.name, "text");
+  auto lock = std::make_unique<RunLock>(folder.path);
   save_tokenizer(folder.path, *tokenizer);
   LanguageText text = write_tokens(options.text, options.validation, *tokenizer, folder.path);
-  return {std::move(tokenizer), std::move(*model), std::move(folder), std::move(text)};
+  return {std::move(tokenizer), std::move(*model), std::move(folder), std::move(lock), std::move(text)};
 }
 
 void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
@@ -128,14 +133,15 @@ int train(int argc, char** argv) {
   Run run = options.resume ? resumed(options) : begun(options);
   LanguageTraining training(run.model, options, run.text, *run.tokenizer, run.folder.path);
   if (options.resume) training.resume();
-  if (training.step() >= options.steps)
+  if (training.step() >= options.steps && !options.gpt2)
     throw UsageError("steps", run.folder.path.string() + " has taken " + std::to_string(training.step()) +
                                   " steps already; give more to go on");
   MetricsWriter metrics(run.folder.file("metrics.jsonl"), training.step());
   write_config(options, run);
   introduce(options, run, training.step());
 
-  const std::optional<std::string> diverged = training.run(metrics);
+  std::optional<StopSignals> stop(std::in_place);
+  const std::optional<std::string> diverged = training.run(metrics, *stop);
   draw_language_losses(run.folder.file("loss.svg"), run.folder.path.filename().string(),
                        run.folder.file("metrics.jsonl"));
   if (diverged) {
@@ -143,6 +149,12 @@ int train(int argc, char** argv) {
                  run.folder.path.c_str());
     return 1;
   }
+  if (training.step() < options.steps) {
+    std::fprintf(stderr, "train_language_model: stopped by %s behind step %lld; go on with --resume %s\n",
+                 stop->name().c_str(), static_cast<long long>(training.step()), run.folder.path.c_str());
+    return stop->exit_status();
+  }
+  stop.reset();  // what is left can be ended at any moment
   const auto best = training.checkpoints().best();
   const LanguageModel loaded = load_language_model(run.folder.path);
   const LanguageScore score = examples::score(loaded.model, run.text.validation, *run.tokenizer, options.context,

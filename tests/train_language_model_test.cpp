@@ -60,8 +60,8 @@ struct Workplace {
   Ran run(const std::string& program, const std::string& arguments, const std::string& before = "") const {
     const fs::path log = path / "log";
     fs::create_directories(log);
-    const std::string command = "cd '" + path.string() + "' && (" + before + " exec '" + REGARD_EXAMPLES_DIR + "/" +
-                                program + "' " + arguments + ") >log/out 2>log/err </dev/null";
+    const std::string command = "cd '" + path.string() + "' || exit 99; " + before + " exec '" + REGARD_EXAMPLES_DIR +
+                                "/" + program + "' " + arguments + " >log/out 2>log/err </dev/null";
     const int status = std::system(command.c_str());
     REQUIRE(WIFEXITED(status));
     return {WEXITSTATUS(status), contents(log / "out"), contents(log / "err")};
@@ -89,6 +89,12 @@ struct Workplace {
 
 const std::string tiny = " --context 12 --width 8 --heads 2 --layers 1 --batch 3 --sample-length 8 ";
 const std::string tiny_text = "--text text.txt" + tiny;
+
+bool layers_equal(const regard::layers::Layer& a, const regard::layers::Layer& b) {
+  const regard::StateDict one = a.state_dict(), other = b.state_dict();
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                    [](const auto& x, const auto& y) { return x.first == y.first && equal(x.second, y.second); });
+}
 
 void check_one_line(const Ran& ran, const std::string& program, const std::string& message) {
   INFO(ran.out << ran.err);
@@ -278,6 +284,22 @@ TEST_CASE("train_language_model resumes to the last bit") {
   CHECK(workplace.metrics("killed") == whole);
 }
 
+TEST_CASE("train_language_model saves when it is told to stop, and goes on from there") {
+  Workplace workplace;
+  const Ran ran = workplace.train(tiny_text + "--steps 100000000 --sample-every 0 --eval-every 1000000 --name run",
+                                  "(until [ -s runs/run/metrics.jsonl ]; do sleep 0.02; done; kill -TERM $$) &");
+  INFO(ran.err);
+  CHECK(ran.status == 128 + 15);
+  CHECK(lines_of(ran.err).size() == 1);
+  CHECK_THAT(ran.err, Contains("stopped by SIGTERM behind step") && Contains("--resume runs/run"));
+  const auto stopped = workplace.metrics("run");
+  REQUIRE_FALSE(stopped.empty());
+  const std::string more = std::to_string(stopped.size() + 2);
+  workplace.must_train("--resume runs/run --steps " + more);
+  workplace.must_train(tiny_text + "--sample-every 0 --eval-every 1000000 --name whole --steps " + more);
+  CHECK(workplace.metrics("run") == workplace.metrics("whole"));
+}
+
 TEST_CASE("train_language_model: variants of the model train, resume and write") {
   Workplace workplace;
   const std::string variants[] = {"--positions rotary --key-value-heads 1", "--positions alibi --untied",
@@ -316,6 +338,10 @@ TEST_CASE("train_language_model writes GPT-2 folders and starts from them") {
   // It starts where the other ended, not anew.
   CHECK(workplace.metrics("second")[0].at("loss").get<double>() <
         workplace.metrics("first")[0].at("loss").get<double>());
+  // A run that is over can be written so, too.
+  fs::remove_all(folder);
+  workplace.must_train("--resume runs/first --gpt2");
+  CHECK(layers_equal(model, regard::layers::load_gpt2(folder)));
   check_one_line(workplace.train("--text text.txt --from runs/first/gpt2 --context 13"), "train_language_model",
                  "13 is more than the 12 positions");
 }

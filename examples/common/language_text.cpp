@@ -8,7 +8,6 @@
 #include <regard/examples/common/utf8.hpp>
 #include <regard/optim/data/byte_pairs.hpp>
 #include <regard/optim/data/text_file.hpp>
-#include <set>
 
 namespace examples {
 namespace {
@@ -73,7 +72,7 @@ void each_piece(const std::vector<std::string>& files, double validation,
 
 std::unique_ptr<data::Tokenizer> make_tokenizer(const std::vector<std::string>& files, double validation,
                                                 const std::string& kind, int64_t vocabulary, int64_t context) {
-  std::set<char32_t> characters;
+  std::vector<bool> seen(kind == "characters" ? 0x110000 : 0);  // by code point
   data::BytePairTrainer pairs;
   // The beginnings of both parts, long enough to tell whether there are enough tokens.
   std::string heads[2];
@@ -82,13 +81,15 @@ std::unique_ptr<data::Tokenizer> make_tokenizer(const std::vector<std::string>& 
     std::string& head = heads[validating ? 1 : 0];
     if (head.size() < enough) head += piece;
     if (kind == "characters")
-      for (const char32_t character : from_utf8(piece)) characters.insert(character);
+      for (const char32_t character : from_utf8(piece)) seen[character] = true;
     if (kind == "bpe" && !validating) pairs.add(piece);
   });
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (kind == "characters") {
-    const std::u32string all(characters.begin(), characters.end());
-    tokenizer = std::make_unique<data::CharacterTokenizer>(all, data::CharacterTokenizer::Options{});
+    std::u32string characters;
+    for (char32_t character = 0; character < seen.size(); ++character)
+      if (seen[character]) characters += character;
+    tokenizer = std::make_unique<data::CharacterTokenizer>(characters, data::CharacterTokenizer::Options{});
   } else if (kind == "bpe" && !heads[0].empty()) {
     data::BytePairOptions options;
     options.vocabulary = vocabulary;

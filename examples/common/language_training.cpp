@@ -93,14 +93,16 @@ void LanguageTraining::save(std::optional<double> validation_loss) {
   checkpoints_.save(state_, validation_loss);
 }
 
-std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const ProgressOutput& output) {
+std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const StopSignals& stop,
+                                                 const ProgressOutput& output) {
   Progress progress(options_.steps, output);
   ProgressValues shown;
   std::optional<std::string> diverged;
   if (state_.step == 0) save(std::nullopt);  // so that a run can be resumed whenever it is ended
   model_.train();
   double since = seconds_now();
-  while (state_.step < options_.steps && !diverged) {
+  bool stopped = false;
+  while (state_.step < options_.steps && !diverged && !stopped) {
     const int64_t number = state_.step + 1;
     const Step step = take_step();
     if (!std::isfinite(step.loss))
@@ -136,7 +138,8 @@ std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const P
     }
     if (evaluates || samples) model_.train();
     metrics.write(line);
-    if (validation_loss) {
+    stopped = stop.signal() != 0;
+    if (validation_loss || (stopped && !diverged)) {
       metrics.flush();  // a checkpoint's lines are there whenever it is
       save(validation_loss);
     }

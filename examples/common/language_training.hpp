@@ -7,6 +7,7 @@
 #include <regard/examples/common/language_text.hpp>
 #include <regard/examples/common/progress.hpp>
 #include <regard/examples/common/run_folder.hpp>
+#include <regard/examples/common/stop_signals.hpp>
 #include <regard/layers/models/gpt.hpp>
 #include <regard/optim/accumulate.hpp>
 #include <regard/optim/adam.hpp>
@@ -33,8 +34,8 @@ class LanguageTraining {
   /// Trains up to the options' steps and leaves the model in evaluation mode. Each step writes a line to `metrics`:
   /// step, loss, lr, grad_norm, tokens_per_second, and now and then validation_loss, bits_per_character and sample.
   /// Every validation, and the last step, is followed by a checkpoint. A loss or gradient that is not finite ends the
-  /// training, after it was logged: then the result says why.
-  std::optional<std::string> run(MetricsWriter& metrics, const ProgressOutput& output = {});
+  /// training, after it was logged: then the result says why. A signal to stop, too, after a checkpoint.
+  std::optional<std::string> run(MetricsWriter& metrics, const StopSignals& stop, const ProgressOutput& output = {});
 
  private:
   struct Step {
