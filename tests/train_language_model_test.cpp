@@ -230,6 +230,20 @@ TEST_CASE("train_language_model leaves all that generate needs, for every kind o
   }
 }
 
+TEST_CASE("train_language_model learns, and generate writes what was learned") {
+  Workplace workplace;
+  workplace.must_train(
+      "--text text.txt --context 48 --width 32 --heads 2 --layers 2 --batch 8 --steps 200 --lr 5e-3 --min-lr 5e-4 "
+      "--warmup 20 --decay-steps 200 --eval-every 50 --sample-every 0 --name run");
+  const auto metrics = workplace.metrics("run");
+  CHECK(metrics.front().at("loss").get<double>() > 3);  // about the logarithm of 35 characters
+  // All but the number in each line is certain: a tenth of a bit for each of its 44 characters.
+  CHECK(metrics.back().at("bits_per_character").get<double>() < 0.2);
+  const Ran ran = workplace.run("generate", "--checkpoint runs/run --length 130 --temperature 0.5 --prompt Zeile");
+  CHECK(
+      std::regex_search(ran.out, std::regex("Zeile [0-9]: schöne größe, drei € und … übermut.\nZeile [0-9]: schöne")));
+}
+
 TEST_CASE("train_language_model resumes to the last bit") {
   Workplace workplace;
   const std::string options =
@@ -393,6 +407,10 @@ TEST_CASE("generate refuses what it cannot follow with one line and status 2") {
   const Ran wider = with("width", 10);
   check_one_line(wider, "generate", "model.safetensors");
   CHECK_THAT(wider.err, Contains("attention.key.weight is [8, 8]") && Contains("[10, 10]"));
+  check_one_line(with("vocabulary", 9), "generate", "tokens.weight");
+  check_one_line(workplace.train("--resume runs/run --steps 3"), "train_language_model",
+                 "model.vocabulary 9 is smaller than that of tokenizer.json");
+  check_one_line(with("context", 5), "generate", "positions.weight");
   check_one_line(with("heads", 3), "generate", "config.json");
   check_one_line(with("positions", "sines"), "generate", "sines");
   check_one_line(with("layers", "two"), "generate", "layers");
