@@ -23,6 +23,9 @@
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
 #include <regard/layers/lora.hpp>
+#include <regard/layers/models/generate.hpp>
+#include <regard/layers/models/gpt.hpp>
+#include <regard/layers/models/gpt2_layout.hpp>
 #include <regard/layers/names.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>

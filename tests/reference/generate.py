@@ -24,6 +24,7 @@ from generator import (
     attention,
     byte_pairs,
     common,
+    gpt2,
     loss_curve,
     ops,
     optimizers,
@@ -46,6 +47,7 @@ FILES = {
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
+    "gpt2": gpt2.cases,  # by Hugging Face's transformers
     "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
 }
 
