@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the reference values that Regard's tests compare with, as computed by PyTorch on the CPU.
 
-    pip install torch numpy transformers
+    pip install torch numpy tokenizers transformers
     python3 tests/reference/generate.py            # every file
     python3 tests/reference/generate.py ops_nn     # only these
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from generator import attention, common, loss_curve, ops, optimizers, positions, torch_models, transformer
+from generator import attention, byte_pairs, common, loss_curve, ops, optimizers, positions, torch_models, transformer
 
 FILES = {
     "ops_elementwise": ops.elementwise,
@@ -36,6 +36,7 @@ FILES = {
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
+    "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
 }
 
 
