@@ -31,8 +31,10 @@ std::optional<TranslateOptions> read_options(int argc, char** argv) {
   line.text("checkpoint", checkpoint, "the folder of a training's results, whose newest checkpoint is taken",
             "none, must be given", "runs/NAME");
   line.section("The search");
-  line.integer("beam", options.beam, "hypotheses that beam search keeps; 1: greedy search", {.at_least = 1, .at_most = 1000});
-  line.integer("n-best", options.n_best, "translations shown of each text, with their scores; 1: the best alone, as it is",
+  line.integer("beam", options.beam, "hypotheses that beam search keeps; 1: greedy search",
+               {.at_least = 1, .at_most = 1000});
+  line.integer("n-best", options.n_best,
+               "translations shown of each text, with their scores; 1: the best alone, as it is",
                {.at_least = 1, .at_most = 1000});
   line.real("length-penalty", options.length_penalty,
             "how much beam search makes up for length: alpha of Wu et al., 2016; 0: not at all",
@@ -43,8 +45,8 @@ std::optional<TranslateOptions> read_options(int argc, char** argv) {
   if (!checkpoint) throw UsageError("checkpoint", "must be given: the folder of a training's results");
   options.checkpoint = *checkpoint;
   if (options.n_best > options.beam)
-    throw UsageError("n-best", std::to_string(options.n_best) + " is more than the beam, " +
-                                   std::to_string(options.beam));
+    throw UsageError("n-best",
+                     std::to_string(options.n_best) + " is more than the beam, " + std::to_string(options.beam));
   return options;
 }
 

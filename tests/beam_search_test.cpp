@@ -238,7 +238,8 @@ TEST_CASE("a beam finds what greedy search misses") {
   const auto greedy = greedy_search(model, 1, options);
   CHECK(greedy[0].tokens == std::vector<int64_t>{3, 0});
   CHECK(greedy[0].log_probability == Approx(std::log(0.15)));
-  const auto model_again = written({{{}, {0, 0, 0, 0.6, 0.4}}, {{3}, {0.25, 0.25, 0.1, 0.2, 0.2}}, {{4}, {0, 0, 1, 0, 0}}});
+  const auto model_again =
+      written({{{}, {0, 0, 0, 0.6, 0.4}}, {{3}, {0.25, 0.25, 0.1, 0.2, 0.2}}, {{4}, {0, 0, 1, 0, 0}}});
   const auto beam = beam_search(model_again, 1, options);
   REQUIRE(beam[0].size() == 1);
   CHECK(beam[0][0].tokens == std::vector<int64_t>{4});
@@ -247,9 +248,7 @@ TEST_CASE("a beam finds what greedy search misses") {
 }
 
 TEST_CASE("the length penalty divides by ((5 + n) / 6)^alpha") {
-  const auto make = [] {
-    return written({{{}, {0, 0, 0.5, 0.5}}, {{3}, {0, 0, 0, 1}}, {{3, 3}, {0, 0, 0.9, 0.1}}});
-  };
+  const auto make = [] { return written({{{}, {0, 0, 0.5, 0.5}}, {{3}, {0, 0, 0, 1}}, {{3, 3}, {0, 0, 0.9, 0.1}}}); };
   // end at once: log 0.5 over 1 token; 3 3 end: log 0.45 over 3 tokens.
   const auto plain = beam_search(make(), 1, {.max_length = 3, .beam = 2, .n_best = 2});
   CHECK(plain[0][0].tokens.empty());
@@ -301,7 +300,8 @@ TEST_CASE("searches exclude tokens of probability zero and say what is wrong") {
   CHECK_THROWS_WITH(beam_search(nan, 1), Catch::Contains("beam_search") && Catch::Contains("token 2 in row 0 is nan"));
   CHECK_THROWS_AS(greedy_search(nan, 1), ValueError);
   CHECK_THROWS_AS(beam_search(constant({0, infinity, 0}), 1), ValueError);
-  CHECK_THROWS_WITH(beam_search(constant({-infinity, -infinity, -infinity}), 1), Catch::Contains("excludes every token"));
+  CHECK_THROWS_WITH(beam_search(constant({-infinity, -infinity, -infinity}), 1),
+                    Catch::Contains("excludes every token"));
   CHECK_THROWS_WITH(beam_search(constant({0, 0}), 1), Catch::Contains("end token 2"));
   const layers::SearchStep wrong = [](const auto&, const auto&) { return zeros({7, 4}); };
   CHECK_THROWS_AS(beam_search(wrong, 2), ShapeError);

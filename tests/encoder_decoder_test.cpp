@@ -189,7 +189,8 @@ TEST_CASE("beam search over an EncoderDecoder finds what trying every target fin
   for (const auto& [name, parameter] : model.named_parameters())  // far from even, so that the order is clear
     if (name != "target_tokens.weight") parameter.detach().mul_(2);
   constexpr int64_t end = 2, max_length = 3;
-  const layers::SearchOptions options{.end = end, .max_length = max_length, .beam = 60, .n_best = 60, .length_penalty = 0.6};
+  const layers::SearchOptions options{
+      .end = end, .max_length = max_length, .beam = 60, .n_best = 60, .length_penalty = 0.6};
   const auto found = beam_search(model.search_step(source, source_mask), 2, options);
   NoGrad no_grad;
   for (int64_t row = 0; row < 2; ++row) {
@@ -247,7 +248,8 @@ TEST_CASE("EncoderDecoder says what does not fit") {
     change(options);
     return options;
   };
-  CHECK_THROWS_WITH(EncoderDecoder(with([](auto& o) { o.share_embeddings = true; })), Catch::Contains("one vocabulary"));
+  CHECK_THROWS_WITH(EncoderDecoder(with([](auto& o) { o.share_embeddings = true; })),
+                    Catch::Contains("one vocabulary"));
   CHECK_THROWS_AS(EncoderDecoder(with([](auto& o) { o.target_vocabulary = 0; })), ValueError);
   CHECK_THROWS_AS(EncoderDecoder(with([](auto& o) { o.encoder_layers = 0; })), ValueError);
   CHECK_THROWS_AS(EncoderDecoder(with([](auto& o) { o.heads = 3; })), ValueError);

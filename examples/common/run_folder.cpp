@@ -132,8 +132,8 @@ void write_json(const fs::path& path, const nlohmann::ordered_json& value) {
   write_file_atomically(path, dumped(value, 2));
 }
 
-MetricsWriter::MetricsWriter(fs::path path) : path_(std::move(path)) {
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+MetricsWriter::MetricsWriter(fs::path path, bool append) : path_(std::move(path)) {
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | (append ? 0 : O_TRUNC) | O_APPEND | O_CLOEXEC, 0666);
   if (file_ < 0) fail(path_, "write", errno);
 }
 

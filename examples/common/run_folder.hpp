@@ -46,8 +46,8 @@ void write_json(const std::filesystem::path& path, const nlohmann::ordered_json&
 ///     metrics.write({{"step", 10}, {"loss", 0.25}});
 class MetricsWriter {
  public:
-  /// Begins the file anew. Throws std::runtime_error with path and reason.
-  explicit MetricsWriter(std::filesystem::path path);
+  /// Begins the file anew, or goes on with it (`append`). Throws std::runtime_error with path and reason.
+  explicit MetricsWriter(std::filesystem::path path, bool append = false);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;

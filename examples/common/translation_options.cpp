@@ -58,9 +58,10 @@ Options command_line(Given& given) {
                "written forms to their ISO form, words to phonemes, or lines of your own. The results are in "
                "runs/NAME/: metrics.jsonl, config.json, checkpoints/, loss.svg and attention.svg; see translate.");
   line.section("The task");
-  line.choice("task", given.task, {"dates"}, "made up on the spot: \"3rd of March 1998\", \"Di., 3.3.1998\" to 1998-03-03");
-  line.text("pairs", given.pairs, "learn from your own examples: UTF-8 text, a line a pair: source, tab, target", "none",
-            "FILE");
+  line.choice("task", given.task, {"dates"},
+              "made up on the spot: \"3rd of March 1998\", \"Di., 3.3.1998\" to 1998-03-03");
+  line.text("pairs", given.pairs, "learn from your own examples: UTF-8 text, a line a pair: source, tab, target",
+            "none", "FILE");
   line.text("dictionary", given.dictionary,
             "learn to pronounce words from a file in the format of the CMU pronouncing dictionary", "none", "FILE");
   line.choice("source-symbols", given.source_symbols, {"characters", "words"}, "what a source of --pairs is made of");
@@ -83,8 +84,8 @@ Options command_line(Given& given) {
                {.at_least = 1, .at_most = 8192});
   line.integer("heads", given.heads, "attention heads of a layer; must divide the width", in_words(&Defaults::heads),
                {.at_least = 1, .at_most = 8192});
-  line.integer("layers", given.layers, "layers of the encoder, and as many of the decoder",
-               in_words(&Defaults::layers), {.at_least = 1, .at_most = 128});
+  line.integer("layers", given.layers, "layers of the encoder, and as many of the decoder", in_words(&Defaults::layers),
+               {.at_least = 1, .at_most = 128});
   line.real("dropout", given.dropout, "share of activations dropped while training", in_words(&Defaults::dropout),
             {.at_least = 0.0, .below = 1.0});
 
@@ -164,9 +165,10 @@ TranslationOptions from_defaults(const Given& given) {
 }
 
 TranslationOptions from_run(const Options& line, const Given& given) {
-  for (const char* name : {"task", "pairs", "dictionary", "source-symbols", "target-symbols", "length", "stress",
-                           "held-out", "width", "heads", "layers", "dropout", "batch", "lr", "warmup", "decay-steps",
-                           "weight-decay", "label-smoothing", "seed", "name"})
+  for (const char* name :
+       {"task",     "pairs",       "dictionary",   "source-symbols",  "target-symbols", "length", "stress",
+        "held-out", "width",       "heads",        "layers",          "dropout",        "batch",  "lr",
+        "warmup",   "decay-steps", "weight-decay", "label-smoothing", "seed",           "name"})
     if (line.given(name))
       throw UsageError(name, "cannot be changed when a run goes on (--resume): its config.json says what it is");
   const std::string path = (std::filesystem::path(*given.resume) / "config.json").string();

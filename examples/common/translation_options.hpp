@@ -9,8 +9,8 @@ namespace examples {
 
 /// What train_translation was asked to do, complete: where the user left an option out, it holds the task's default.
 struct TranslationOptions {
-  std::string task = "dates";       // dates, pairs, dictionary
-  std::optional<std::string> file;  // for pairs and dictionary
+  std::string task = "dates";                                                // dates, pairs, dictionary
+  std::optional<std::string> file;                                           // for pairs and dictionary
   std::string source_symbols = "characters", target_symbols = "characters";  // pairs: or words
   std::string stress = "remove";                                             // dictionary: or keep
   int64_t length = 128;                                                      // pairs: symbols on a side, at most

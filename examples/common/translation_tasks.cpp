@@ -37,8 +37,8 @@ class DatesTask final : public TranslationTask {
     for (int64_t day = 0; day < days_written; ++day)
       days.emplace_back(mix_bits(mix_bits(mix_bits(seed_) ^ membership_use) ^ static_cast<uint64_t>(day)), day);
     std::sort(days.begin(), days.end());
-    const auto wanted = std::clamp<int64_t>(
-        std::llround(options.held_out_share * static_cast<double>(days_written)), 1, days_written - 1);
+    const auto wanted = std::clamp<int64_t>(std::llround(options.held_out_share * static_cast<double>(days_written)), 1,
+                                            days_written - 1);
     is_held_out_.assign(static_cast<std::size_t>(days_written), false);
     for (int64_t i = 0; i < wanted; ++i) {
       held_out_.push_back(days[static_cast<std::size_t>(i)].second);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/translation_training.hpp>
@@ -38,6 +39,19 @@ std::string why_diverged(int64_t step, const char* what, double value, double lr
   return "training diverged: the " + std::string(what) + " of step " + std::to_string(step) + " is " +
          with_finite_numbers(number).get<std::string>() + " (learning rate " + nlohmann::json(lr).dump() +
          "); a lower --lr may help";
+}
+
+// Leaves the lines of metrics.jsonl up to `step`: an interrupted run may have written more than its last checkpoint
+// knows of.
+void keep_metrics(const std::filesystem::path& path, int64_t step) {
+  std::ifstream file(path);
+  std::string kept;
+  for (std::string line; std::getline(file, line);) {
+    const auto values = nlohmann::json::parse(line, nullptr, false);
+    if (!values.is_object() || values.value("step", INT64_MAX) > step) break;
+    kept += line + "\n";
+  }
+  write_file_atomically(path, kept);
 }
 
 }  // namespace
@@ -85,13 +99,16 @@ std::optional<std::string> train_translation(EncoderDecoder& model, const Transl
   const regard::Tensors parameters = model.parameters();
   regard::optim::AdamW optimizer(parameters,
                                  {.lr = options.lr, .betas = {0.9, 0.98}, .weight_decay = options.weight_decay});
-  regard::optim::WarmupCosine schedule(optimizer, {.warmup_steps = options.warmup,
-                                                   .total_steps = options.decay_steps,
-                                                   .min_lr = lowest_lr * options.lr});
-  const regard::optim::Checkpoints checkpoints(run / "checkpoints", {.keep_last = 2, .keep_best = false});
+  regard::optim::WarmupCosine schedule(
+      optimizer,
+      {.warmup_steps = options.warmup, .total_steps = options.decay_steps, .min_lr = lowest_lr * options.lr});
+  regard::optim::Checkpoints checkpoints(run / "checkpoints", {.keep_last = 2, .keep_best = false});
   regard::optim::TrainingState state{.model = model, .optimizer = &optimizer, .schedule = &schedule};
-  if (options.resume) checkpoints.load_latest(state);
-  MetricsWriter metrics(run / "metrics.jsonl");
+  if (options.resume) {
+    checkpoints.load_latest(state);
+    keep_metrics(run / "metrics.jsonl", state.step);
+  }
+  MetricsWriter metrics(run / "metrics.jsonl", options.resume.has_value());
   const int64_t log_every = options.steps <= 100 ? 1 : 10;
   const int64_t held_out_every = std::max<int64_t>(1, options.steps / 20);
 
@@ -120,18 +137,16 @@ std::optional<std::string> train_translation(EncoderDecoder& model, const Transl
 
     tokens += batch.tokens;
     shown.loss = loss_value;
-    shown.accuracy =
-        static_cast<double>(count_right(logits, batch.following)) / static_cast<double>(batch.targets);
+    shown.accuracy = static_cast<double>(count_right(logits, batch.following)) / static_cast<double>(batch.targets);
     if (step == 1 || step % log_every == 0 || step == options.steps || diverged) {
       shown.tokens_per_second = static_cast<double>(tokens) / std::max(seconds_now() - last_logged, 1e-9);
-      nlohmann::ordered_json line = {
-          {"step", step},
-          {"loss", loss_value},
-          {"cross_entropy", cross_entropy(logits.detach(), batch.following).item<double>()},
-          {"lr", lr},
-          {"tokens_per_second", *shown.tokens_per_second},
-          {"accuracy", *shown.accuracy},
-          {"grad_norm", grad_norm}};
+      nlohmann::ordered_json line = {{"step", step},
+                                     {"loss", loss_value},
+                                     {"cross_entropy", cross_entropy(logits.detach(), batch.following).item<double>()},
+                                     {"lr", lr},
+                                     {"tokens_per_second", *shown.tokens_per_second},
+                                     {"accuracy", *shown.accuracy},
+                                     {"grad_norm", grad_norm}};
       if (!diverged && (step % held_out_every < log_every || step == options.steps)) {
         model.eval();
         const TranslationFit fit = measure_fit(model, watched);

@@ -32,8 +32,8 @@ TranslationFit measure_fit(const regard::layers::EncoderDecoder& model, const st
 /// leaves it in evaluation mode. A checkpoint is written every save_every steps and at the end. A logged step writes a
 /// line to metrics.jsonl: step, loss (what is minimised, with label smoothing), cross_entropy (without), lr,
 /// tokens_per_second, accuracy, grad_norm, and now and then held_out_cross_entropy and held_out_accuracy, on `watched`.
-/// A loss or gradient that is not finite ends the training, after it was logged, with the parameters as they were before
-/// that step; the result says why.
+/// A loss or gradient that is not finite ends the training, after it was logged, with the parameters as they were
+/// before that step; the result says why.
 std::optional<std::string> train_translation(regard::layers::EncoderDecoder& model, const TranslationTask& task,
                                              const TranslationOptions& options,
                                              const std::vector<TranslationExample>& watched,

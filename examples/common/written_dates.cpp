@@ -29,23 +29,29 @@ constexpr Names7 english_short_days = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri",
 
 const Language& english() {
   static const Language language = {
-      english_months, english_short, english_days, english_short_days,
-      {"%d %B %Y",        "%D %B %Y",         "%o of %B %Y",      "%o %B %Y",       "%o %B, %Y",       "the %o of %B, %Y",
-       "%B %d, %Y",       "%B %d %Y",         "%B %o, %Y",        "%B the %o, %Y",  "%A, %d %B %Y",    "%A, %B %d, %Y",
-       "%A %o %B %Y",     "%A the %o of %B %Y", "%d %b %Y",       "%D-%b-%Y",       "%D %b %Y",        "%b %d, %Y",
-       "%b. %d, %Y",      "%a, %D %b %Y",     "%a %b %d %Y",      "%a %d %b %Y",    "%a. %B %d, %Y",   "%d %b '%y",
-       "%d %b %y",        "%b %d, '%y",       "%b %d, %y",        "%D-%b-%y",       "%o %b '%y",       "%B %o, '%y",
-       "%Y %B %d",        "%Y, %B %o",        "%Y-%b-%D",         "%d%b%Y",         "%b-%D-%Y",        "%A, %o of %B, %Y"}};
+      english_months,
+      english_short,
+      english_days,
+      english_short_days,
+      {"%d %B %Y",    "%D %B %Y",           "%o of %B %Y", "%o %B %Y",      "%o %B, %Y",     "the %o of %B, %Y",
+       "%B %d, %Y",   "%B %d %Y",           "%B %o, %Y",   "%B the %o, %Y", "%A, %d %B %Y",  "%A, %B %d, %Y",
+       "%A %o %B %Y", "%A the %o of %B %Y", "%d %b %Y",    "%D-%b-%Y",      "%D %b %Y",      "%b %d, %Y",
+       "%b. %d, %Y",  "%a, %D %b %Y",       "%a %b %d %Y", "%a %d %b %Y",   "%a. %B %d, %Y", "%d %b '%y",
+       "%d %b %y",    "%b %d, '%y",         "%b %d, %y",   "%D-%b-%y",      "%o %b '%y",     "%B %o, '%y",
+       "%Y %B %d",    "%Y, %B %o",          "%Y-%b-%D",    "%d%b%Y",        "%b-%D-%Y",      "%A, %o of %B, %Y"}};
   return language;
 }
 
 // In figures, for all languages; the day's name, where there is one, is English.
 const Language& figures() {
   static const Language language = {
-      english_months, english_short, english_days, english_short_days,
-      {"%d/%m/%Y",  "%D/%M/%Y",  "%d.%m.%Y",  "%D.%M.%Y", "%d-%m-%Y",  "%D-%M-%Y",     "%D %M %Y",     "%D/%M/%y",
-       "%d/%m/%y",  "%d.%m.%y",  "%D-%M-%y",  "%Y-%M-%D", "%Y-%m-%d",  "%Y/%M/%D",     "%Y/%m/%d",     "%Y.%M.%D",
-       "%Y%M%D",    "%Y %M %D",  "%d.%R.%Y",  "%d %R %Y", "%d. %m. %Y", "%a, %D/%M/%Y", "%A, %d.%m.%Y", "%Y年%m月%d日"}};
+      english_months,
+      english_short,
+      english_days,
+      english_short_days,
+      {"%d/%m/%Y", "%D/%M/%Y", "%d.%m.%Y", "%D.%M.%Y", "%d-%m-%Y",   "%D-%M-%Y",     "%D %M %Y",     "%D/%M/%y",
+       "%d/%m/%y", "%d.%m.%y", "%D-%M-%y", "%Y-%M-%D", "%Y-%m-%d",   "%Y/%M/%D",     "%Y/%m/%d",     "%Y.%M.%D",
+       "%Y%M%D",   "%Y %M %D", "%d.%R.%Y", "%d %R %Y", "%d. %m. %Y", "%a, %D/%M/%Y", "%A, %d.%m.%Y", "%Y年%m月%d日"}};
   return language;
 }
 
@@ -97,13 +103,16 @@ std::string two_figures(int64_t number) { return (number < 10 ? "0" : "") + std:
 
 std::string ordinal(int64_t day) {
   const bool teen = day >= 11 && day <= 13;
-  const char* ending = teen || day % 10 > 3 || day % 10 == 0 ? "th" : day % 10 == 1 ? "st" : day % 10 == 2 ? "nd" : "rd";
+  const char* ending = teen || day % 10 > 3 || day % 10 == 0 ? "th"
+                       : day % 10 == 1                       ? "st"
+                       : day % 10 == 2                       ? "nd"
+                                                             : "rd";
   return std::to_string(day) + ending;
 }
 
 std::size_t weekday(const Date& date) {  // 0: Sunday
-  const std::chrono::sys_days day = std::chrono::year(static_cast<int>(date.year)) /
-                                    static_cast<int>(date.month) / static_cast<int>(date.day);
+  const std::chrono::sys_days day =
+      std::chrono::year(static_cast<int>(date.year)) / static_cast<int>(date.month) / static_cast<int>(date.day);
   return std::chrono::weekday(day).c_encoding();
 }
 
@@ -116,19 +125,45 @@ std::string filled_in(std::string_view form, const Language& language, const Dat
       continue;
     }
     switch (form[++i]) {
-      case 'd': text += std::to_string(date.day); break;
-      case 'D': text += two_figures(date.day); break;
-      case 'o': text += ordinal(date.day); break;
-      case 'e': text += date.day == 1 ? "1er" : std::to_string(date.day); break;
-      case 'm': text += std::to_string(date.month); break;
-      case 'M': text += two_figures(date.month); break;
-      case 'R': text += roman[month]; break;
-      case 'B': text += language.months[month]; break;
-      case 'b': text += language.short_months[month]; break;
-      case 'A': text += language.weekdays[weekday(date)]; break;
-      case 'a': text += language.short_weekdays[weekday(date)]; break;
-      case 'Y': text += std::to_string(date.year); break;
-      default: text += two_figures(date.year % 100); break;  // %y
+      case 'd':
+        text += std::to_string(date.day);
+        break;
+      case 'D':
+        text += two_figures(date.day);
+        break;
+      case 'o':
+        text += ordinal(date.day);
+        break;
+      case 'e':
+        text += date.day == 1 ? "1er" : std::to_string(date.day);
+        break;
+      case 'm':
+        text += std::to_string(date.month);
+        break;
+      case 'M':
+        text += two_figures(date.month);
+        break;
+      case 'R':
+        text += roman[month];
+        break;
+      case 'B':
+        text += language.months[month];
+        break;
+      case 'b':
+        text += language.short_months[month];
+        break;
+      case 'A':
+        text += language.weekdays[weekday(date)];
+        break;
+      case 'a':
+        text += language.short_weekdays[weekday(date)];
+        break;
+      case 'Y':
+        text += std::to_string(date.year);
+        break;
+      default:
+        text += two_figures(date.year % 100);
+        break;  // %y
     }
   }
   return text;
@@ -189,8 +224,8 @@ std::vector<std::string> date_characters() {
   std::vector<std::string> texts = {"0123456789"};
   const auto add = [&](const auto& names) {
     for (std::string_view name : names)
-      for (const std::string& text : {std::string(name), in_letters(std::string(name), true),
-                                      in_letters(std::string(name), false)})
+      for (const std::string& text :
+           {std::string(name), in_letters(std::string(name), true), in_letters(std::string(name), false)})
         texts.push_back(text);
   };
   add(roman);

@@ -22,8 +22,8 @@ struct EncoderDecoderOptions {
   int64_t heads = 4;
   int64_t encoder_layers = 3;
   int64_t decoder_layers = 3;
-  int64_t hidden = 0;   ///< width inside the feed-forward networks; 0: four times the width
-  double dropout = 0;   ///< of the embeddings with their positions, and in every layer (TransformerLayerOptions)
+  int64_t hidden = 0;  ///< width inside the feed-forward networks; 0: four times the width
+  double dropout = 0;  ///< of the embeddings with their positions, and in every layer (TransformerLayerOptions)
   Activation activation = Activation::gelu;
   bool norm_first = true;          ///< pre-norm, with a norm behind each stack; false: post-norm, without
   bool learned_positions = false;  ///< trained vectors; false: sines and cosines
