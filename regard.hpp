@@ -14,12 +14,15 @@
 #include <regard/layers/dropout.hpp>
 #include <regard/layers/embedding.hpp>
 #include <regard/layers/feed_forward.hpp>
+#include <regard/layers/from_torch.hpp>
 #include <regard/layers/gradcheck.hpp>
 #include <regard/layers/init.hpp>
+#include <regard/layers/key_value_cache.hpp>
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>
+#include <regard/layers/rename.hpp>
 #include <regard/layers/sequential.hpp>
 #include <regard/layers/transformer.hpp>
 #include <regard/optim/adam.hpp>

@@ -186,6 +186,11 @@ LoadReport Layer::load_state_dict(const StateDict& state, LoadOptions options) {
     list("missing", report.missing);
     list("unexpected", report.unexpected);
     list("of another shape", report.mismatched);
+    for (const std::string& name : report.unexpected)
+      if (name.ends_with("in_proj_weight") || name.find("self_attn.") != std::string::npos) {
+        text += "; these are PyTorch's names, which from_torch(model, state) gives the model's";
+        break;
+      }
     fail<ValueError>("load_state_dict", text, "; nothing was loaded (pass {.strict = false} to load what fits)");
   }
   NoGrad no_grad;

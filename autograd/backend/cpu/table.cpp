@@ -41,6 +41,7 @@ constexpr Kernels cpu_table{
     .gemm = cpu_backend::gemm,
     .attention = cpu_backend::attention,
     .attention_grad = cpu_backend::attention_grad,
+    .rotate = cpu_backend::rotate,
     .uniform = cpu_backend::uniform,
     .normal = cpu_backend::normal,
     .randint = cpu_backend::randint,
