@@ -128,7 +128,7 @@ TEST_CASE("train_translation refuses a bad option with one line and status 2") {
       {"--dictionary small.dict --length 5", "--length"},
       {"--source-symbols words", "--source-symbols"},
       {"--pairs missing.tsv", "missing.tsv"},
-      {"--pairs .", "cannot read"},
+      {"--pairs .", "regular file"},
       {"--pairs no_tab.tsv", "no_tab.tsv:2"},
       {"--pairs empty.tsv", "empty.tsv"},
       {"--dictionary binary.dict", "binary.dict"},

@@ -127,9 +127,10 @@ TEST_CASE("dates: the calendar and the forms") {
 TEST_CASE("dates: days held out are never trained on") {
   const auto task = make_dates_task({.held_out_share = 0.05, .seed = 3});
   std::set<std::string> held_out;
+  const std::regex iso("[0-9]{4}-[0-9]{2}-[0-9]{2}");
   for (const TranslationQuestion& question : task->held_out(100000)) {
     REQUIRE(question.answers.size() == 1);
-    CHECK(std::regex_match(question.answers[0], std::regex("[0-9]{4}-[0-9]{2}-[0-9]{2}")));
+    CHECK(std::regex_match(question.answers[0], iso));
     held_out.insert(question.answers[0]);
   }
   CHECK(held_out.size() == 3652);  // a twentieth of 73049
