@@ -49,9 +49,8 @@ MultiHeadAttention::MultiHeadAttention(int64_t embed_dim, int64_t heads, const M
       dropout(options.dropout) {
   check<ValueError>(dropout >= 0 && dropout <= 1, "MultiHeadAttention", "dropout ", dropout, " is outside [0, 1]");
   if (options.rotary) {
-    rotary = RotaryOptions{.base = options.rotary_base,
-                           .interleaved = options.rotary_interleaved,
-                           .width = options.rotary_width};
+    rotary = RotaryOptions{
+        .base = options.rotary_base, .interleaved = options.rotary_interleaved, .width = options.rotary_width};
     regard::detail::check_rotary("MultiHeadAttention", embed_dim / heads, *rotary);
   }
   if (options.alibi) alibi = alibi_slopes(heads);

@@ -128,8 +128,8 @@ void pack(Renamed& result, const std::string& ours, const std::string& theirs, c
   }
   if (parts.empty()) return;
   const std::string packed = theirs + "in_proj_" + kind;
-  check<ValueError>(missing.empty(), "to_torch", "'", packed, "' packs query, key and value, and the state dict has no ",
-                    missing);
+  check<ValueError>(missing.empty(), "to_torch", "'", packed,
+                    "' packs query, key and value, and the state dict has no ", missing);
   result.put(packed, cat(parts, 0), ours + projections[0] + kind);
 }
 

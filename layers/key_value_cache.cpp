@@ -63,7 +63,8 @@ std::pair<Tensor, Tensor> KeyValueCache::write(const Tensor& keys, const Tensor&
                       ": clear() it when a model changes its dtype");
     const Shape held{key.size(0), key.size(1), length, key.size(3)};
     check<ShapeError>(key.size(0) == keys.size(0), name, "it holds ", held, " and is given ", keys.shape(),
-                      ": the batch sizes ", key.size(0), " and ", keys.size(0), " differ; reorder() picks rows, clear() "
+                      ": the batch sizes ", key.size(0), " and ", keys.size(0),
+                      " differ; reorder() picks rows, clear() "
                       "starts anew");
     check<ShapeError>(key.size(1) == keys.size(1) && key.size(3) == keys.size(3), name, "it holds ", held,
                       " and is given ", keys.shape(), ": one cache serves one attention layer");

@@ -13,7 +13,7 @@ struct TransformerLayerOptions {
   Activation activation = Activation::gelu;
   bool norm_first = true;  ///< pre-norm, x + f(norm(x)); false: post-norm, norm(x + f(x)), as in the paper
   bool bias = true;
-  double eps = 1e-5;  ///< of the layer norms
+  double eps = 1e-5;            ///< of the layer norms
   int64_t key_value_heads = 0;  ///< of each attention; 0: num_heads. See MultiHeadAttentionOptions for these four
   bool rotary = false;          ///< of self-attention, and so are the next two
   double rotary_base = 10000;

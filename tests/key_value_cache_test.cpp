@@ -27,8 +27,8 @@ std::vector<Variant> variants() {
           {"grouped", {.key_value_heads = 2}},
           {"one head of keys", {.key_value_heads = 1}},
           {"rotary", {.rotary = true}},
-          {"rotary pairs of a part, grouped", {.key_value_heads = 2, .rotary = true, .rotary_base = 50,
-                                               .rotary_interleaved = true, .rotary_width = 2}},
+          {"rotary pairs of a part, grouped",
+           {.key_value_heads = 2, .rotary = true, .rotary_base = 50, .rotary_interleaved = true, .rotary_width = 2}},
           {"alibi", {.alibi = true}},
           {"alibi, grouped, rotary", {.key_value_heads = 2, .rotary = true, .alibi = true}}};
 }
@@ -212,20 +212,24 @@ TEST_CASE("key-value cache: errors say what is wrong, and nothing was read then"
   attention.eval();
   KeyValueCache cache(4);
   const Tensor x = randn({2, 3, 8});
-  CHECK_THAT(message_of([&] { attention(x, cache); }), Contains("no gradient goes through a cache") &&
-                                                           Contains("NoGrad") && Contains("in MultiHeadAttention(8"));
+  CHECK_THAT(message_of([&] { attention(x, cache); }),
+             Contains("no gradient goes through a cache") && Contains("NoGrad") && Contains("in MultiHeadAttention(8"));
   CHECK(cache.length == 0);
   NoGrad no_grad;
   attention(x, cache);
   CHECK_THAT(message_of([&] { attention(x, cache); }),
              Contains("holds 3 tokens and is given 3 more") && Contains("capacity 4") && Contains("truncate()"));
-  CHECK_THAT(message_of([&] { attention(randn({1, 1, 8}), cache); }),
+  CHECK_THAT(message_of([&] {
+               attention(randn({1, 1, 8}), cache);
+             }),
              Contains("[2, 2, 3, 4]") && Contains("[1, 2, 1, 4]") && Contains("batch sizes 2 and 1 differ"));
   CHECK_THAT(message_of([&] { MultiHeadAttention(8, 4)(randn({2, 1, 8}), cache); }), Contains("one attention layer"));
   MultiHeadAttention wide(8, 2);
   wide.to(DType::f64);
   CHECK_THAT(message_of([&] { wide(randn({2, 1, 8}, DType::f64), cache); }), Contains("holds f32 and is given f64"));
-  CHECK_THAT(message_of([&] { attention(randn({2, 1, 8}), cache, {.mask = {}, .key_mask = ones({2, 3}) != 0}); }),
+  CHECK_THAT(message_of([&] {
+               attention(randn({2, 1, 8}), cache, {.mask = {}, .key_mask = ones({2, 3}) != 0});
+             }),
              Contains("key_mask [2, 3]") && Contains("[2, 4]"));
   CHECK_THAT(message_of([&] { attention(randn({1, 2, 1, 8}), cache); }), Contains("[batch, length, width]"));
   CHECK(cache.length == 3);
@@ -242,7 +246,8 @@ TEST_CASE("key-value cache: attention over a memory projects it once") {
   manual_seed(6);
   NoGrad no_grad;
   for (const MultiHeadAttentionOptions& options :
-       {MultiHeadAttentionOptions{}, MultiHeadAttentionOptions{.key_width = 6, .value_width = 6, .key_value_heads = 1}}) {
+       {MultiHeadAttentionOptions{},
+        MultiHeadAttentionOptions{.key_width = 6, .value_width = 6, .key_value_heads = 1}}) {
     MultiHeadAttention attention(8, 2, options);
     attention.to(DType::f64);
     attention.eval();
@@ -274,7 +279,9 @@ TEST_CASE("key-value cache: attention over a memory projects it once") {
   }
   MultiHeadAttention rotary(8, 2, {.rotary = true});
   KeyValueCache cache;
-  CHECK_THAT(message_of([&] { rotary.attend_cached(randn({1, 1, 8}), cache, randn({1, 2, 8})); }),
+  CHECK_THAT(message_of([&] {
+               rotary.attend_cached(randn({1, 1, 8}), cache, randn({1, 2, 8}));
+             }),
              Contains("rotary and alibi"));
 }
 

@@ -177,8 +177,7 @@ struct Kernels {
   /// undefined, or [N, S], boolean or i64. statistics [N, H, 2, L], dense: of each row the largest score and the
   /// inverse of the sum of exponentials, 0 for rows with nothing to attend to.
   void (*attention)(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
-                    const AttentionSettings& settings);
+                    const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
   /// The gradients of q, k and v, their last dimension dense; each may be undefined: not wanted.
   void (*attention_grad)(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
                          const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,

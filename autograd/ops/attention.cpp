@@ -77,9 +77,9 @@ void check_sizes(const Tensor& query, const Tensor& key, const Tensor& value) {
     check<ShapeError>(x->dim() == query.dim(), name, "query ", query.shape(), " and ", argument, " ", x->shape(),
                       ": expected as many dimensions in each");
     for (int64_t d = 0; d + 2 < x->dim(); ++d)
-      check<ShapeError>((d == 1 && x != &query) || x->shape()[d] == query.shape()[d], name, "query ", query.shape(), " and ", argument, " ",
-                        x->shape(), ": expected the same size in dimension ", d, ", found ", query.shape()[d], " and ",
-                        x->shape()[d]);
+      check<ShapeError>((d == 1 && x != &query) || x->shape()[d] == query.shape()[d], name, "query ", query.shape(),
+                        " and ", argument, " ", x->shape(), ": expected the same size in dimension ", d, ", found ",
+                        query.shape()[d], " and ", x->shape()[d]);
   }
   if (query.dim() == 4) {
     const int64_t heads = query.size(1), key_heads = key.size(1);
@@ -132,10 +132,11 @@ void check_options(const Tensor& query, const Tensor& key, const AttentionOption
   if (const Tensor& alibi = options.alibi; alibi.defined()) {
     check_floating(name, "alibi", alibi);
     check_same_device(name, query, alibi);
-    check<ShapeError>(alibi.shape() == Shape{heads}, name, "alibi ", alibi.shape(), ": expected a slope a head, [H] = ",
-                      Shape{heads});
-    check<ValueError>(!alibi.requires_grad(), name,
-                      "alibi requires a gradient, and slopes get none: detach() them, or add a float mask made of them");
+    check<ShapeError>(alibi.shape() == Shape{heads}, name, "alibi ", alibi.shape(),
+                      ": expected a slope a head, [H] = ", Shape{heads});
+    check<ValueError>(
+        !alibi.requires_grad(), name,
+        "alibi requires a gradient, and slopes get none: detach() them, or add a float mask made of them");
     check<ValueError>(all(isfinite(alibi)).item<bool>(), name, "alibi holds a slope that is not finite");
   }
 }
@@ -252,8 +253,7 @@ struct Heads {
     if (key_heads == 0 || !x.defined()) return x;
     const int64_t group = x.size(1) / key_heads;
     const Strides& s = x.strides();
-    return make_view(x, {x.size(0), key_heads, group, x.size(3)}, {s[0], group * s[1], s[1], s[3]},
-                     x.storage_offset());
+    return make_view(x, {x.size(0), key_heads, group, x.size(3)}, {s[0], group * s[1], s[1], s[3]}, x.storage_offset());
   }
   AttentionSettings operator()(AttentionSettings settings) const {
     if (key_heads != 0) settings.causal = false;  // the one query sees all

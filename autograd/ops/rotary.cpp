@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <tuple>
+#include <vector>
 
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/error.hpp>
@@ -19,37 +21,48 @@ namespace {
 
 constexpr const char* name = "rotary_positions";
 
+/// Cosines, then sines, each [positions, pairs], of an f32 or f64.
 struct Table {
-  Tensor cosines, sines;  // [positions, pairs]
+  int64_t positions = 0;
+  std::shared_ptr<void> memory;
 };
 
 Table make_table(double base, int64_t pairs, int64_t positions, DType dtype) {
-  Tensor cosines = empty({positions, pairs}, DType::f64), sines = empty({positions, pairs}, DType::f64);
-  double *cosine = cosines.data<double>(), *sine = sines.data<double>();
-  for (int64_t j = 0; j < pairs; ++j) {
-    const double frequency = std::pow(base, -static_cast<double>(j) / static_cast<double>(pairs));
-    for (int64_t t = 0; t < positions; ++t) {
-      const double angle = static_cast<double>(t) * frequency;
-      cosine[t * pairs + j] = std::cos(angle);
-      sine[t * pairs + j] = std::sin(angle);
+  return visit_compute(dtype, [&]<class T>(T) {
+    auto numbers = std::make_shared<std::vector<T>>(static_cast<size_t>(2 * positions * pairs));
+    T *cosine = numbers->data(), *sine = cosine + positions * pairs;
+    for (int64_t j = 0; j < pairs; ++j) {
+      const double frequency = std::pow(base, -static_cast<double>(j) / static_cast<double>(pairs));
+      for (int64_t t = 0; t < positions; ++t) {
+        const double angle = static_cast<double>(t) * frequency;
+        cosine[t * pairs + j] = static_cast<T>(std::cos(angle));
+        sine[t * pairs + j] = static_cast<T>(std::sin(angle));
+      }
     }
-  }
-  return {to(cosines, dtype), to(sines, dtype)};
+    return Table{positions, std::shared_ptr<void>(numbers, numbers->data())};
+  });
 }
 
-/// Rows [offset, offset + count) of the table, which is kept for the next call and grows by doubling.
-Table table_rows(double base, int64_t pairs, DType dtype, int64_t offset, int64_t count) {
+/// The cosines and sines of positions [offset, offset + count), each [count, pairs]. The table is kept for the next
+/// call and grows by doubling.
+std::pair<Tensor, Tensor> table_rows(double base, int64_t pairs, DType dtype, int64_t offset, int64_t count) {
   using Key = std::tuple<double, int64_t, DType>;
   static std::mutex mutex;
   static auto& tables = *new std::map<Key, Table>;  // kept to the end: other threads may still compute then
-  const std::lock_guard lock(mutex);
-  Table& table = tables[Key(base, pairs, dtype)];
-  const int64_t there = table.cosines.defined() ? table.cosines.size(0) : 0;
-  if (offset + count > there) {
-    NoGrad no_grad;
-    table = make_table(base, pairs, std::max({offset + count, 2 * there, int64_t{64}}), dtype);
+  Table found;
+  {
+    const std::lock_guard lock(mutex);
+    Table& table = tables[Key(base, pairs, dtype)];
+    if (offset + count > table.positions)
+      table = make_table(base, pairs, std::max({offset + count, 2 * table.positions, int64_t{64}}), dtype);
+    found = table;
   }
-  return {table.cosines.narrow(0, offset, count), table.sines.narrow(0, offset, count)};
+  const auto rows = [&](int64_t first) {
+    auto* data = static_cast<char*>(found.memory.get()) + first * pairs * element_size(dtype);
+    const Shape shape{count, pairs};
+    return from_blob_untyped(data, dtype, shape, contiguous_strides(shape), [kept = found.memory] {});
+  };
+  return {rows(offset), rows(found.positions + offset)};
 }
 
 /// An uninitialised tensor of x's shape whose dimensions lie in memory in x's order, the last one innermost: heads stay
@@ -72,8 +85,8 @@ Tensor empty_laid_as(const Tensor& x) {
 Tensor rotated(const Tensor& x, int64_t offset, const RotaryOptions& options, bool back) {
   const int64_t width = options.width > 0 ? options.width : x.size(-1);
   Tensor y = empty_laid_as(x);
-  const Table table = table_rows(options.base, width / 2, x.dtype(), offset, x.size(-2));
-  kernels(x).rotate(y, x, table.cosines, table.sines, options.interleaved, back);
+  const auto [cosines, sines] = table_rows(options.base, width / 2, x.dtype(), offset, x.size(-2));
+  kernels(x).rotate(y, x, cosines, sines, options.interleaved, back);
   return record(name, y, inputs(x), saved(), [offset, options, back](const Saved&, const Tensor& g) {
     return Grads{rotated(g, offset, options, !back)};
   });

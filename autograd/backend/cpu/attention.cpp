@@ -93,8 +93,7 @@ void run_backward(const AttentionProblem<T>& p) {
   const int64_t tile = attention_tile_queries<T>();
   const int64_t wanted = (8 + batch_heads - 1) / batch_heads;
   const int64_t splits = std::min(p.group, wanted);
-  const int64_t ranges =
-      std::clamp<int64_t>(std::min((wanted + splits - 1) / splits, p.queries / (4 * tile)), 1, 8);
+  const int64_t ranges = std::clamp<int64_t>(std::min((wanted + splits - 1) / splits, p.queries / (4 * tile)), 1, 8);
   const int64_t range_queries = ((p.queries + ranges - 1) / ranges + tile - 1) / tile * tile;
   const int64_t parts = splits * ranges;
   Tensor dk_parts, dv_parts;

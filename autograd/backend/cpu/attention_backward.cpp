@@ -137,8 +137,8 @@ HWY_INLINE void backward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h
       const int64_t at = k * columns + column;
       if (p.dv)
         add_product(count, p.value_width, columns - column, memory.weights + at, columns,
-                    memory.dy_rows + column * dy_stride, dy_stride, p.dv.at(n, key_head) + (key + k) * p.dv.row, p.dv.row,
-                    !fresh);
+                    memory.dy_rows + column * dy_stride, dy_stride, p.dv.at(n, key_head) + (key + k) * p.dv.row,
+                    p.dv.row, !fresh);
       if (p.dk)
         add_product(count, p.width, columns - column, memory.dscores + at, columns, memory.q_rows + column * q_stride,
                     q_stride, p.dk.at(n, key_head) + (key + k) * p.dk.row, p.dk.row, !fresh);
