@@ -84,7 +84,8 @@ class BytePairTokenizer : public Tokenizer {
   std::unordered_map<uint64_t, Merge> ranks_;  // by left << 32 | right
 };
 
-/// Trains on text that comes in pieces: cut it at the ends of lines, since a word is not joined across pieces.
+/// Trains on text that comes in pieces: cut it at the ends of lines, since neither words nor runs of white space are
+/// joined across pieces.
 class BytePairTrainer {
  public:
   void add(std::string_view text);
