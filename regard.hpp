@@ -20,6 +20,8 @@
 #include <regard/layers/key_value_cache.hpp>
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
+#include <regard/layers/models/beam_search.hpp>
+#include <regard/layers/models/encoder_decoder.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>
 #include <regard/layers/rename.hpp>

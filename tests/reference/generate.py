@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from generator import attention, byte_pairs, common, loss_curve, ops, optimizers, transformer
+from generator import attention, byte_pairs, common, encoder_decoder, loss_curve, ops, optimizers, transformer
 
 FILES = {
     "ops_elementwise": ops.elementwise,
@@ -31,6 +31,7 @@ FILES = {
     "ops_nn": ops.neural,
     "attention": attention.cases,
     "transformer": transformer.cases,
+    "encoder_decoder": encoder_decoder.cases,
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
