@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the reference values that Regard's tests compare with, as computed by PyTorch on the CPU.
 
-    pip install torch numpy tokenizers
+    pip install torch numpy tokenizers transformers
     python3 tests/reference/generate.py            # every file
     python3 tests/reference/generate.py ops_nn     # only these
 
@@ -20,7 +20,18 @@ from pathlib import Path
 
 import torch
 
-from generator import attention, byte_pairs, common, encoder_decoder, loss_curve, ops, optimizers, transformer
+from generator import (
+    attention,
+    byte_pairs,
+    common,
+    encoder_decoder,
+    loss_curve,
+    ops,
+    optimizers,
+    positions,
+    torch_models,
+    transformer,
+)
 
 FILES = {
     "ops_elementwise": ops.elementwise,
@@ -32,6 +43,8 @@ FILES = {
     "attention": attention.cases,
     "transformer": transformer.cases,
     "encoder_decoder": encoder_decoder.cases,
+    "positions": positions.cases,
+    "torch_models": torch_models.cases,
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
