@@ -13,12 +13,16 @@
 #include <regard/autograd/threads.hpp>
 #include <regard/autograd/version.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
+#include <regard/examples/common/stop_signals.hpp>
 #include <regard/examples/common/translation_options.hpp>
 #include <regard/examples/common/translation_report.hpp>
 #include <regard/examples/common/translation_training.hpp>
+#include <regard/optim/checkpoint.hpp>
 #include <regard/optim/data/text_file.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace examples;
@@ -49,25 +53,28 @@ std::string in_words(const TranslationOptions& options) {
   return "dates to their ISO form";
 }
 
-// The folder and its config.json; of a run that goes on, its own.
-RunFolder prepare_folder(const TranslationOptions& options, const TranslationTask& task,
-                         const regard::layers::EncoderDecoder& model) {
+nlohmann::ordered_json make_config(const TranslationOptions& options, const TranslationTask& task,
+                                   const regard::layers::EncoderDecoder& model) {
   nlohmann::ordered_json config = translation_config(options, task, model);
   if (options.file) config["file_fingerprint"] = regard::data::file_fingerprint(*options.file);
   config["version"] = regard::version;
-  if (options.resume) {
-    const RunFolder folder{*options.resume};
-    const nlohmann::ordered_json before = read_json_file(folder.file("config.json").string());
-    for (const char* key : {"file_fingerprint", "source_vocabulary", "target_vocabulary"})
-      if (config.contains(key) && (!before.contains(key) || before[key] != config[key]))
-        throw UsageError("resume", options.file.value_or("the task") + " is not what " + folder.path.string() +
-                                       " was trained on: it has changed since");
-    write_json(folder.file("config.json"), config);
-    return folder;
-  }
-  const RunFolder folder = make_run_folder("runs", options.name, options.task);
-  write_json(folder.file("config.json"), config);
-  return folder;
+  return config;
+}
+
+// Whether a run can go on, before anything of it is changed.
+void check_resumable(const TranslationOptions& options, const nlohmann::ordered_json& config,
+                     const regard::optim::Checkpoints& checkpoints) {
+  const nlohmann::ordered_json before = read_config(*options.resume);
+  for (const char* key : {"file_fingerprint", "source_vocabulary", "target_vocabulary"})
+    if (config.contains(key) && (!before.contains(key) || before[key] != config[key]))
+      throw UsageError("resume", "the data has changed since the run began: " + options.file.value_or("the task") +
+                                     " is not what it was; start another run");
+  const auto latest = checkpoints.latest();
+  if (!latest)
+    throw UsageError("resume", checkpoints.folder().string() +
+                                   ": there is no checkpoint in it: the run was ended before its first one");
+  if (latest->step > options.steps)
+    throw UsageError("steps", *options.resume + " has taken " + std::to_string(latest->step) + " steps already");
 }
 
 std::vector<TranslationExample> as_examples(const std::vector<TranslationQuestion>& questions, std::size_t most) {
@@ -114,7 +121,19 @@ int run(int argc, char** argv) {
   const std::unique_ptr<TranslationTask> task = make_task(options);
   const std::vector<TranslationQuestion> questions = task->held_out(options.examples);
   regard::layers::EncoderDecoder model = make_translation_model(options, *task);
-  const RunFolder folder = prepare_folder(options, *task, model);
+  TranslationTraining training(model, *task, options);
+  const nlohmann::ordered_json config = make_config(options, *task, model);
+
+  const RunFolder folder =
+      options.resume ? RunFolder{*options.resume} : make_run_folder("runs", options.name, options.task);
+  const RunLock lock(folder.path);
+  regard::optim::Checkpoints checkpoints(folder.file("checkpoints"), {.keep_last = 2, .keep_best = false});
+  if (options.resume) {
+    check_resumable(options, config, checkpoints);
+    training.resume(checkpoints);
+  }
+  MetricsWriter metrics(folder.file("metrics.jsonl"), training.step());
+  write_json(folder.file("config.json"), config);
 
   std::cout << "task      " << in_words(options) << "\n"
             << "data      " << task->summary() << "\n"
@@ -126,15 +145,23 @@ int run(int argc, char** argv) {
             << "results   " << folder.path.string() << "\n";
   if (folder.moved_earlier)
     std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
+  if (training.step() > 0) std::cout << "          going on behind step " << training.step() << "\n";
   std::cout << std::endl;
 
-  const auto diverged = train_translation(model, *task, options, as_examples(questions, 512), folder.path);
+  std::optional<StopSignals> stop(std::in_place);
+  const auto diverged = training.run(as_examples(questions, 512), metrics, checkpoints, *stop);
   draw_translation_loss(folder.path, in_words(options));
   if (diverged) {
     std::fprintf(stderr, "train_translation: %s; what there is of it is in %s\n", diverged->c_str(),
                  folder.path.c_str());
     return 1;
   }
+  if (training.step() < options.steps) {
+    std::fprintf(stderr, "train_translation: stopped by %s behind step %lld; go on with --resume %s\n",
+                 stop->name().c_str(), static_cast<long long>(training.step()), folder.path.c_str());
+    return stop->exit_status();
+  }
+  stop.reset();  // what follows need not be finished
   draw_cross_attention(folder.file("attention.svg"), model, task->source_vocabulary(), task->target_vocabulary(),
                        questions.front().source);
 

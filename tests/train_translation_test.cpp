@@ -46,8 +46,8 @@ struct Workplace {
   }
   ~Workplace() { fs::remove_all(path); }
 
-  Ran run(const std::string& arguments, const std::string& program = "train_translation",
-          const std::string& input = "") const {
+  Ran run(const std::string& arguments, const std::string& program = "train_translation", const std::string& input = "",
+          const std::string& runner = "") const {
     const fs::path log = path / "log";
     fs::create_directories(log);
     std::ofstream(log / "in", std::ios::binary) << input;
@@ -89,12 +89,20 @@ TEST_CASE("train_translation and translate explain every option") {
     for (const std::string& line : lines_of(ran.out)) CHECK(line.size() <= 80);
     return ran.out;
   };
-  explained("train_translation", {"task",           "pairs",           "dictionary", "source-symbols", "target-symbols",
-                                  "length",         "stress",          "held-out",   "examples",       "beam",
-                                  "length-penalty", "width",           "heads",      "layers",         "dropout",
-                                  "steps",          "batch",           "lr",         "warmup",         "decay-steps",
-                                  "weight-decay",   "label-smoothing", "seed",       "threads",        "name",
-                                  "save-every",     "resume"});
+  explained("train_translation", {"task",           "pairs",
+                                  "dictionary",     "source-symbols",
+                                  "target-symbols", "length",
+                                  "stress",         "held-out",
+                                  "examples",       "beam",
+                                  "length-penalty", "width",
+                                  "heads",          "layers",
+                                  "dropout",        "steps",
+                                  "batch",          "lr",
+                                  "warmup",         "decay-steps",
+                                  "weight-decay",   "label-smoothing",
+                                  "seed",           "threads",
+                                  "name",           "checkpoint-every",
+                                  "resume"});
   const std::string help = explained("translate", {"checkpoint", "beam", "n-best", "length-penalty", "threads"});
   CHECK(help.find("Usage: translate [options] [TEXT...]") != std::string::npos);
   CHECK_FALSE(fs::exists(workplace.path / "runs"));
@@ -122,6 +130,7 @@ TEST_CASE("train_translation refuses a bad option with one line and status 2") {
       {"--held-out 1", "--held-out"},
       {"--beam 0", "--beam"},
       {"--decay-steps 10 --warmup 10", "--warmup"},
+      {"--decay-steps 10 --steps 11", "--steps"},
       {"--pairs pairs.tsv --dictionary small.dict", "--dictionary"},
       {"--pairs pairs.tsv --task dates", "--task"},
       {"--pairs pairs.tsv --stress keep", "--stress"},
@@ -140,7 +149,8 @@ TEST_CASE("train_translation refuses a bad option with one line and status 2") {
   };
   for (const Mistake& mistake : mistakes) {
     INFO(mistake.arguments);
-    const Ran ran = workplace.run(std::string(mistake.arguments) + " --steps 1");
+    const std::string given = mistake.arguments;
+    const Ran ran = workplace.run(given.find("--steps") == std::string::npos ? given + " --steps 1" : given);
     CHECK(ran.status == 2);
     CHECK(ran.out.empty());
     INFO(ran.err);
@@ -240,6 +250,10 @@ TEST_CASE("train_translation learns words of a dictionary and pairs of any symbo
                                     "[0-9.]+%")));
   CHECK(workplace.config("words").at("target_vocabulary").at("unit") == "words");
   CHECK(workplace.run("--checkpoint runs/words BAD", "translate").status == 0);
+  std::ofstream(workplace.path / "small.dict", std::ios::app) << "cab K AE1 B\n";
+  const Ran changed = workplace.run("--resume runs/words --steps 4");
+  CHECK(changed.status == 2);
+  CHECK(changed.err.find("small.dict is not what it was") != std::string::npos);
 
   std::ofstream(workplace.path / "pairs.tsv") << "one two\tuno dos\ntwo\tdos\none\tuno\ntwo one\tdos uno\n";
   const Ran pairs = workplace.run(
@@ -251,7 +265,7 @@ TEST_CASE("train_translation learns words of a dictionary and pairs of any symbo
 
 TEST_CASE("train_translation goes on after an interruption with the same bits") {
   Workplace workplace;
-  const std::string options = tiny + "--dropout 0.1 --save-every 4 --seed 2 ";
+  const std::string options = tiny + "--dropout 0.1 --checkpoint-every 4 --seed 2 ";
   REQUIRE(workplace.run(options + "--steps 10 --name whole").status == 0);
   REQUIRE(workplace.run(options + "--steps 5 --name parts").status == 0);
   const Ran resumed = workplace.run("--resume runs/parts --steps 10 --threads 2");
@@ -271,9 +285,56 @@ TEST_CASE("train_translation goes on after an interruption with the same bits") 
   for (const auto& [name, values] : one) CHECK(equal(values, two.at(name)));
   CHECK(workplace.config("parts").at("steps") == 10);
 
-  const Ran changed = workplace.run("--resume runs/parts --width 16");
-  CHECK(changed.status == 2);
-  CHECK(changed.err.find("--width") != std::string::npos);
+  struct Mistake {
+    const char* arguments;
+    const char* message;
+  };
+  const Mistake mistakes[] = {
+      {"--resume runs/parts --width 16", "--width: 16 conflicts with 8"},
+      {"--resume runs/parts --steps 5", "--steps: runs/parts has taken 10 steps already"},
+      {"--resume runs/parts --steps 2001", "--steps: 2001 goes beyond --decay-steps, 2000"},
+      {"--resume runs/parts --name other", "--name"},
+      {"--resume runs/other", "source_symbols"},
+      {"--resume runs/none", "checkpoints: there is no checkpoint"},
+  };
+  fs::create_directories(workplace.path / "runs/other");
+  std::ofstream(workplace.path / "runs/other/config.json") << "{\"task\": \"reverse\"}";
+  fs::create_directories(workplace.path / "runs/none");
+  fs::copy(workplace.path / "runs/parts/config.json", workplace.path / "runs/none/config.json");
+  const std::string before = contents(workplace.path / "runs/parts/metrics.jsonl");
+  for (const Mistake& mistake : mistakes) {
+    const Ran bad = workplace.run(mistake.arguments);
+    INFO(mistake.arguments << ": " << bad.err);
+    CHECK(bad.status == 2);
+    CHECK(bad.out.empty());
+    CHECK(lines_of(bad.err).size() == 1);
+    CHECK(bad.err.find(mistake.message) != std::string::npos);
+  }
+  CHECK(contents(workplace.path / "runs/parts/metrics.jsonl") == before);
+  CHECK(workplace.run("--resume runs/parts --width 8 --examples 3 --beam 1").status == 0);  // the test alone, again
+}
+
+TEST_CASE("train_translation saves when it is told to stop, and goes on from there") {
+  Workplace workplace;
+  const std::string script = "cd '" + workplace.path.string() + "' && { '" + REGARD_EXAMPLES_DIR +
+                             "/train_translation' " + tiny +
+                             "--steps 1000000 --checkpoint-every 0 --name stopped >out 2>err & } ; "
+                             "until [ -s runs/stopped/metrics.jsonl ]; do sleep 0.05; done; kill -TERM $!; wait $!";
+  const int status = std::system(script.c_str());
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 143);
+  const std::string said = contents(workplace.path / "err");
+  INFO(said);
+  CHECK(lines_of(said).size() == 1);
+  CHECK(said.find("stopped by SIGTERM") != std::string::npos);
+  CHECK(said.find("go on with --resume runs/stopped") != std::string::npos);
+  REQUIRE_FALSE(workplace.metrics("stopped").empty());
+  std::smatch behind;
+  REQUIRE(std::regex_search(said, behind, std::regex("behind step ([0-9]+)")));
+  const Ran resumed = workplace.run("--resume runs/stopped --steps " + std::to_string(std::stoi(behind[1]) + 1));
+  INFO(resumed.err);
+  CHECK(resumed.status == 0);
+  CHECK(resumed.out.find("going on behind step " + behind[1].str()) != std::string::npos);
 }
 
 TEST_CASE("train_translation says that a training diverged") {

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <regard/autograd/threads.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/translation_options.hpp>
 #include <regard/optim/data/text_file.hpp>
 #include <stdexcept>
@@ -48,7 +49,7 @@ struct Given {
   std::string task = "dates", source_symbols = "characters", target_symbols = "characters", stress = "remove";
   std::optional<int64_t> examples, width, heads, layers, steps, batch, warmup, decay_steps, threads;
   std::optional<double> held_out, dropout, lr, label_smoothing;
-  int64_t length = 128, beam = 4, save_every = 500, seed = 1;
+  int64_t length = 128, beam = 4, checkpoint_every = 250, seed = 1;
   double weight_decay = 0.01, length_penalty = 0;
 };
 
@@ -89,15 +90,16 @@ Options command_line(Given& given) {
   line.real("dropout", given.dropout, "share of activations dropped while training", in_words(&Defaults::dropout),
             {.at_least = 0.0, .below = 1.0});
 
-  line.section("Training: AdamW, with a linear warm-up and a cosine to a fiftieth");
+  line.section("Training: AdamW, with a linear warm-up and a cosine to zero");
   line.integer("steps", given.steps, "optimizer steps", in_words(&Defaults::steps),
                {.at_least = 1, .at_most = 100000000});
   line.integer("batch", given.batch, "pairs in a step", in_words(&Defaults::batch), {.at_least = 1, .at_most = 65536});
   line.real("lr", given.lr, "the highest learning rate", in_words(&Defaults::lr), {.above = 0.0});
   line.integer("warmup", given.warmup, "steps until the learning rate is highest",
                in_words(&Defaults::warmup) + ", at most a tenth of --decay-steps", {.at_least = 0});
-  line.integer("decay-steps", given.decay_steps, "steps until the learning rate is lowest",
-               "as many as the task's default --steps, or --steps where that is more", {.at_least = 1});
+  line.integer("decay-steps", given.decay_steps,
+               "the step at which the learning rate arrives at zero; at least --steps, and fixed when a run begins",
+               "--steps, or the task's default of --steps if that is more", {.at_least = 1, .at_most = 100000000});
   line.real("weight-decay", given.weight_decay, "how strongly weights are drawn to zero", {.at_least = 0.0});
   line.real("label-smoothing", given.label_smoothing, "share of the target that goes to all symbols evenly",
             in_words(&Defaults::label_smoothing), {.at_least = 0.0, .below = 1.0});
@@ -112,12 +114,14 @@ Options command_line(Given& given) {
   line.text("name", given.name,
             "the folder in runs/ for the results; an earlier one of that name is renamed, not overwritten",
             "the task and a number, such as dates-1", "NAME");
-  line.integer("save-every", given.save_every, "steps between two checkpoints; there is one at the end, too",
-               {.at_least = 1});
-  line.text("resume", given.resume,
-            "go on with the run in this folder from its last checkpoint, to --steps; the other options that may be "
-            "given are those of the test, --threads and --save-every",
-            "none", "FOLDER");
+  line.integer("checkpoint-every", given.checkpoint_every,
+               "steps between checkpoints; 0: at the end only. Ctrl-C writes one, too, before the program ends",
+               {.at_least = 0});
+  line.text(
+      "resume", given.resume,
+      "go on with the run in this folder, such as runs/dates-1, from its last checkpoint up to --steps; its other "
+      "options are kept, but for those of the test",
+      "none", "FOLDER");
   return line;
 }
 
@@ -154,6 +158,9 @@ TranslationOptions from_defaults(const Given& given) {
   options.weight_decay = given.weight_decay;
   options.label_smoothing = given.label_smoothing.value_or(defaults.label_smoothing);
   options.seed = given.seed;
+  options.beam = given.beam;
+  options.length_penalty = given.length_penalty;
+  options.checkpoint_every = given.checkpoint_every;
   options.name = given.name;
   if (options.width % options.heads != 0)
     throw UsageError("heads", std::to_string(options.heads) + " does not divide the width, " +
@@ -164,23 +171,71 @@ TranslationOptions from_defaults(const Given& given) {
   return options;
 }
 
+// Every option that config.json holds: visit(key, value), in this order.
+template <typename TheOptions, typename Visit>
+void each_option(TheOptions& options, Visit visit) {
+  visit("task", options.task);
+  visit("file", options.file);
+  visit("source_symbols", options.source_symbols);
+  visit("target_symbols", options.target_symbols);
+  visit("length", options.length);
+  visit("stress", options.stress);
+  visit("held_out", options.held_out);
+  visit("examples", options.examples);
+  visit("beam", options.beam);
+  visit("length_penalty", options.length_penalty);
+  visit("width", options.width);
+  visit("heads", options.heads);
+  visit("layers", options.layers);
+  visit("dropout", options.dropout);
+  visit("steps", options.steps);
+  visit("batch", options.batch);
+  visit("lr", options.lr);
+  visit("warmup", options.warmup);
+  visit("decay_steps", options.decay_steps);
+  visit("weight_decay", options.weight_decay);
+  visit("label_smoothing", options.label_smoothing);
+  visit("seed", options.seed);
+  visit("threads", options.threads);
+  visit("checkpoint_every", options.checkpoint_every);
+}
+
 TranslationOptions from_run(const Options& line, const Given& given) {
-  for (const char* name :
-       {"task",     "pairs",       "dictionary",   "source-symbols",  "target-symbols", "length", "stress",
-        "held-out", "width",       "heads",        "layers",          "dropout",        "batch",  "lr",
-        "warmup",   "decay-steps", "weight-decay", "label-smoothing", "seed",           "name"})
-    if (line.given(name))
-      throw UsageError(name, "cannot be changed when a run goes on (--resume): its config.json says what it is");
-  const std::string path = (std::filesystem::path(*given.resume) / "config.json").string();
+  for (const char* name : {"task", "pairs", "dictionary", "name"})
+    if (line.given(name)) throw UsageError(name, "has no meaning with --resume: the run's folder says what it is");
+  const std::filesystem::path folder = *given.resume;
+  const nlohmann::ordered_json config = read_config(folder);
+  nlohmann::ordered_json now = to_json(from_defaults(given)), said;
+  for (const auto& [key, value] : now.items()) {
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (key != "task" && key != "file" && line.given(name)) said[key] = value;
+  }
+  const std::vector<std::string> may_change = {"steps",    "threads", "checkpoint_every",
+                                               "examples", "beam",    "length_penalty"};
+  check_unchanged(said, config, may_change, folder);
   TranslationOptions options;
   try {
-    options = translation_options_from_json(read_json_file(path));
+    options = translation_options_from_json(config);
   } catch (const nlohmann::json::exception& error) {
-    throw std::runtime_error(path + ": no configuration of train_translation: " + error.what());
+    throw std::runtime_error((folder / "config.json").string() +
+                             ": no configuration of train_translation: " + error.what());
   }
+  for (const auto& [key, value] : {std::pair("length", options.length),
+                                   {"examples", options.examples},
+                                   {"beam", options.beam},
+                                   {"width", options.width},
+                                   {"heads", options.heads},
+                                   {"layers", options.layers},
+                                   {"batch", options.batch},
+                                   {"steps", options.steps}})
+    if (value < 1) throw std::runtime_error((folder / "config.json").string() + ": " + key + " is less than 1");
   options.resume = given.resume;
-  options.steps = given.steps.value_or(options.steps);
-  options.examples = given.examples.value_or(options.examples);
+  if (line.given("steps")) options.steps = *given.steps;
+  if (line.given("examples")) options.examples = *given.examples;
+  if (line.given("beam")) options.beam = given.beam;
+  if (line.given("length-penalty")) options.length_penalty = given.length_penalty;
+  if (line.given("checkpoint-every")) options.checkpoint_every = given.checkpoint_every;
   return options;
 }
 
@@ -192,69 +247,36 @@ std::optional<TranslationOptions> read_translation_options(int argc, const char*
   if (!line.parse(argc, argv)) return std::nullopt;
   if (!given.resume) check_files(line, given);
   TranslationOptions options = given.resume ? from_run(line, given) : from_defaults(given);
-  if (!given.resume || line.given("beam")) options.beam = given.beam;
-  if (!given.resume || line.given("length-penalty")) options.length_penalty = given.length_penalty;
-  if (!given.resume || line.given("save-every")) options.save_every = given.save_every;
+  if (options.steps > options.decay_steps)
+    throw UsageError("steps", std::to_string(options.steps) + " goes beyond --decay-steps, " +
+                                  std::to_string(options.decay_steps) +
+                                  ", where the learning rate is zero; a run that is to go on for longer begins with a "
+                                  "larger --decay-steps");
   options.threads = given.threads.value_or(regard::num_threads());
   return options;
 }
 
 nlohmann::ordered_json to_json(const TranslationOptions& options) {
   nlohmann::ordered_json json;
-  json["task"] = options.task;
-  if (options.file) json["file"] = *options.file;
-  json["source_symbols"] = options.source_symbols;
-  json["target_symbols"] = options.target_symbols;
-  json["length"] = options.length;
-  json["stress"] = options.stress;
-  json["held_out"] = options.held_out;
-  json["examples"] = options.examples;
-  json["beam"] = options.beam;
-  json["length_penalty"] = options.length_penalty;
-  json["width"] = options.width;
-  json["heads"] = options.heads;
-  json["layers"] = options.layers;
-  json["dropout"] = options.dropout;
-  json["steps"] = options.steps;
-  json["batch"] = options.batch;
-  json["lr"] = options.lr;
-  json["warmup"] = options.warmup;
-  json["decay_steps"] = options.decay_steps;
-  json["weight_decay"] = options.weight_decay;
-  json["label_smoothing"] = options.label_smoothing;
-  json["save_every"] = options.save_every;
-  json["seed"] = options.seed;
-  json["threads"] = options.threads;
+  each_option(options, [&](const char* key, const auto& value) {
+    if constexpr (requires { value.value(); }) {
+      if (value) json[key] = *value;
+    } else {
+      json[key] = value;
+    }
+  });
   return json;
 }
 
 TranslationOptions translation_options_from_json(const nlohmann::ordered_json& json) {
   TranslationOptions options;
-  const auto read = [&](const char* key, auto& value) { json.at(key).get_to(value); };
-  read("task", options.task);
-  if (json.contains("file")) options.file = json["file"].get<std::string>();
-  read("source_symbols", options.source_symbols);
-  read("target_symbols", options.target_symbols);
-  read("length", options.length);
-  read("stress", options.stress);
-  read("held_out", options.held_out);
-  read("examples", options.examples);
-  read("beam", options.beam);
-  read("length_penalty", options.length_penalty);
-  read("width", options.width);
-  read("heads", options.heads);
-  read("layers", options.layers);
-  read("dropout", options.dropout);
-  read("steps", options.steps);
-  read("batch", options.batch);
-  read("lr", options.lr);
-  read("warmup", options.warmup);
-  read("decay_steps", options.decay_steps);
-  read("weight_decay", options.weight_decay);
-  read("label_smoothing", options.label_smoothing);
-  read("save_every", options.save_every);
-  read("seed", options.seed);
-  read("threads", options.threads);
+  each_option(options, [&](const char* key, auto& value) {
+    if constexpr (requires { value.value(); }) {
+      if (json.contains(key)) value = json.at(key).template get<std::string>();
+    } else {
+      json.at(key).get_to(value);
+    }
+  });
   return options;
 }
 

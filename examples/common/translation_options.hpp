@@ -25,7 +25,7 @@ struct TranslationOptions {
   int64_t steps = 0, batch = 0;
   double lr = 0, weight_decay = 0.01, label_smoothing = 0;
   int64_t warmup = 0, decay_steps = 0;
-  int64_t save_every = 500;
+  int64_t checkpoint_every = 250;  // steps; 0: at the end only
   int64_t seed = 1, threads = 0;
 
   std::optional<std::string> name;    // of the run's folder
@@ -33,8 +33,8 @@ struct TranslationOptions {
 };
 
 /// Reads train_translation's command line. Nothing where it held --help, which was then printed. With --resume, what
-/// the command line leaves out is as the run's config.json says. Throws UsageError, and std::runtime_error where that
-/// file cannot be read.
+/// the command line leaves out is as the run's config.json says, and what would change the run is refused. Throws
+/// UsageError, and std::runtime_error where that file is no configuration of train_translation.
 std::optional<TranslationOptions> read_translation_options(int argc, const char* const* argv);
 
 /// All of them but name and resume, for config.json, and back.

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 #include <regard/autograd/graph.hpp>
 #include <regard/examples/common/run_folder.hpp>
@@ -71,9 +70,7 @@ void draw_translation_loss(const std::filesystem::path& run, const std::string& 
   chart.y_label = "cross entropy of a symbol";
   chart.log_y = true;
   chart.series = {{.label = "training"}, {.label = "held out"}};
-  std::ifstream metrics(run / "metrics.jsonl");
-  for (std::string line; std::getline(metrics, line);) {
-    const auto values = nlohmann::json::parse(line);
+  for (const auto& values : read_metrics(run / "metrics.jsonl")) {
     const auto add = [&](Series& series, const char* key) {
       if (!values.contains(key) || !values[key].is_number()) return;
       series.x.push_back(values.at("step").get<double>());

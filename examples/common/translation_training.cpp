@@ -1,15 +1,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/translation_training.hpp>
-#include <regard/optim/adam.hpp>
-#include <regard/optim/checkpoint.hpp>
 #include <regard/optim/clip.hpp>
 #include <regard/optim/data/collate.hpp>
-#include <regard/optim/schedule.hpp>
 #include <utility>
 
 namespace examples {
@@ -18,7 +14,7 @@ namespace {
 using regard::Tensor;
 using regard::layers::EncoderDecoder;
 
-constexpr double largest_grad_norm = 1.0, lowest_lr = 0.02;
+constexpr double largest_grad_norm = 1.0;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -39,19 +35,6 @@ std::string why_diverged(int64_t step, const char* what, double value, double lr
   return "training diverged: the " + std::string(what) + " of step " + std::to_string(step) + " is " +
          with_finite_numbers(number).get<std::string>() + " (learning rate " + nlohmann::json(lr).dump() +
          "); a lower --lr may help";
-}
-
-// Leaves the lines of metrics.jsonl up to `step`: an interrupted run may have written more than its last checkpoint
-// knows of.
-void keep_metrics(const std::filesystem::path& path, int64_t step) {
-  std::ifstream file(path);
-  std::string kept;
-  for (std::string line; std::getline(file, line);) {
-    const auto values = nlohmann::json::parse(line, nullptr, false);
-    if (!values.is_object() || values.value("step", INT64_MAX) > step) break;
-    kept += line + "\n";
-  }
-  write_file_atomically(path, kept);
 }
 
 }  // namespace
@@ -92,65 +75,80 @@ TranslationFit measure_fit(const EncoderDecoder& model, const std::vector<Transl
   return {loss / static_cast<double>(targets), static_cast<double>(right) / static_cast<double>(targets)};
 }
 
-std::optional<std::string> train_translation(EncoderDecoder& model, const TranslationTask& task,
-                                             const TranslationOptions& options,
-                                             const std::vector<TranslationExample>& watched,
-                                             const std::filesystem::path& run, const ProgressOutput& output) {
-  const regard::Tensors parameters = model.parameters();
-  regard::optim::AdamW optimizer(parameters,
-                                 {.lr = options.lr, .betas = {0.9, 0.98}, .weight_decay = options.weight_decay});
-  regard::optim::WarmupCosine schedule(
-      optimizer,
-      {.warmup_steps = options.warmup, .total_steps = options.decay_steps, .min_lr = lowest_lr * options.lr});
-  regard::optim::Checkpoints checkpoints(run / "checkpoints", {.keep_last = 2, .keep_best = false});
-  regard::optim::TrainingState state{.model = model, .optimizer = &optimizer, .schedule = &schedule};
-  if (options.resume) {
-    checkpoints.load_latest(state);
-    keep_metrics(run / "metrics.jsonl", state.step);
-  }
-  MetricsWriter metrics(run / "metrics.jsonl", options.resume.has_value());
-  const int64_t log_every = options.steps <= 100 ? 1 : 10;
-  const int64_t held_out_every = std::max<int64_t>(1, options.steps / 20);
+TranslationTraining::TranslationTraining(EncoderDecoder& model, const TranslationTask& task,
+                                         const TranslationOptions& options)
+    : model_(model),
+      task_(task),
+      options_(options),
+      parameters_(model.parameters()),
+      optimizer_(parameters_, {.lr = options.lr, .betas = {0.9, 0.98}, .weight_decay = options.weight_decay}),
+      schedule_(optimizer_, {.warmup_steps = options.warmup, .total_steps = options.decay_steps}),
+      state_{.model = model, .optimizer = &optimizer_, .schedule = &schedule_} {}
 
+TranslationTraining::Step TranslationTraining::take_step() {
+  const TranslationBatch batch = translation_batch(task_.training_batch(state_.step, options_.batch));
+  const Tensor logits = read(model_, batch);
+  const Tensor loss = cross_entropy(logits, batch.following, {.label_smoothing = options_.label_smoothing});
+  optimizer_.zero_grad();
+  loss.backward();
+  Step step{};
+  step.lr = optimizer_.lr();
+  step.loss = loss.item<double>();
+  step.cross_entropy = cross_entropy(logits.detach(), batch.following).item<double>();
+  step.grad_norm = regard::optim::clip_grad_norm(parameters_, largest_grad_norm);
+  if (std::isfinite(step.loss) && std::isfinite(step.grad_norm)) optimizer_.step();
+  schedule_.step();
+  ++state_.step;
+  step.tokens = batch.tokens;
+  step.accuracy = static_cast<double>(count_right(logits, batch.following)) / static_cast<double>(batch.targets);
+  return step;
+}
+
+TranslationFit TranslationTraining::fit_on(const std::vector<TranslationExample>& watched) {
+  model_.eval();
+  const TranslationFit fit = measure_fit(model_, watched);
+  model_.train();
+  return fit;
+}
+
+std::optional<std::string> TranslationTraining::run(const std::vector<TranslationExample>& watched,
+                                                    MetricsWriter& metrics, regard::optim::Checkpoints& checkpoints,
+                                                    const StopSignals& stop, const ProgressOutput& output) {
+  const int64_t held_out_every = std::max<int64_t>(1, options_.decay_steps / 20);
   std::optional<std::string> diverged;
-  Progress progress(options.steps, output);
+  Progress progress(options_.steps, output);
   ProgressValues shown;
   double last_logged = seconds_now();
   int64_t tokens = 0;
-  model.train();
-  while (state.step < options.steps && !diverged) {
-    const TranslationBatch batch = translation_batch(task.training_batch(state.step, options.batch));
-    const int64_t step = ++state.step;
-    const Tensor logits = read(model, batch);
-    const Tensor loss = cross_entropy(logits, batch.following, {.label_smoothing = options.label_smoothing});
-    optimizer.zero_grad();
-    loss.backward();
-    const double lr = optimizer.lr(), loss_value = loss.item<double>();
-    const double grad_norm = regard::optim::clip_grad_norm(parameters, largest_grad_norm);
-    if (!std::isfinite(loss_value))
-      diverged = why_diverged(step, "loss", loss_value, lr);
-    else if (!std::isfinite(grad_norm))
-      diverged = why_diverged(step, "gradient's norm", grad_norm, lr);
-    else
-      optimizer.step();
-    schedule.step();
+  bool ends = state_.step >= options_.steps;
+  model_.train();
+  while (!ends) {
+    const Step step = take_step();
+    const int64_t number = state_.step;
+    if (!std::isfinite(step.loss))
+      diverged = why_diverged(number, "loss", step.loss, step.lr);
+    else if (!std::isfinite(step.grad_norm))
+      diverged = why_diverged(number, "gradient's norm", step.grad_norm, step.lr);
+    const bool last = number == options_.steps;
+    ends = last || diverged || stop.signal() != 0;
 
-    tokens += batch.tokens;
-    shown.loss = loss_value;
-    shown.accuracy = static_cast<double>(count_right(logits, batch.following)) / static_cast<double>(batch.targets);
-    if (step == 1 || step % log_every == 0 || step == options.steps || diverged) {
+    tokens += step.tokens;
+    shown.loss = step.loss;
+    shown.accuracy = step.accuracy;
+    // Neither --steps nor a checkpoint decides what is logged, but for the last step: a run that goes on writes the
+    // lines that an uninterrupted one would have written.
+    const int64_t log_every = number <= 100 ? 1 : 10;
+    if (number % log_every == 0 || last || diverged) {
       shown.tokens_per_second = static_cast<double>(tokens) / std::max(seconds_now() - last_logged, 1e-9);
-      nlohmann::ordered_json line = {{"step", step},
-                                     {"loss", loss_value},
-                                     {"cross_entropy", cross_entropy(logits.detach(), batch.following).item<double>()},
-                                     {"lr", lr},
+      nlohmann::ordered_json line = {{"step", number},
+                                     {"loss", step.loss},
+                                     {"cross_entropy", step.cross_entropy},
+                                     {"lr", step.lr},
                                      {"tokens_per_second", *shown.tokens_per_second},
-                                     {"accuracy", *shown.accuracy},
-                                     {"grad_norm", grad_norm}};
-      if (!diverged && (step % held_out_every < log_every || step == options.steps)) {
-        model.eval();
-        const TranslationFit fit = measure_fit(model, watched);
-        model.train();
+                                     {"accuracy", step.accuracy},
+                                     {"grad_norm", step.grad_norm}};
+      if (!diverged && (number % held_out_every < log_every || last)) {
+        const TranslationFit fit = fit_on(watched);
         line["held_out_cross_entropy"] = fit.loss;
         line["held_out_accuracy"] = fit.accuracy;
       }
@@ -158,11 +156,15 @@ std::optional<std::string> train_translation(EncoderDecoder& model, const Transl
       tokens = 0;
       last_logged = seconds_now();
     }
-    progress.update(step, shown);
-    if (!diverged && (step % options.save_every == 0 || step == options.steps)) checkpoints.save(state);
+    const bool due = options_.checkpoint_every > 0 && number % options_.checkpoint_every == 0;
+    if (!diverged && (due || ends)) {
+      metrics.flush();  // a checkpoint's lines are there whenever it is
+      checkpoints.save(state_);
+    }
+    progress.update(number, shown);
   }
   progress.finish();
-  model.eval();
+  model_.eval();
   return diverged;
 }
 
