@@ -46,8 +46,8 @@ struct Workplace {
   }
   ~Workplace() { fs::remove_all(path); }
 
-  Ran run(const std::string& arguments, const std::string& program = "train_translation", const std::string& input = "",
-          const std::string& runner = "") const {
+  Ran run(const std::string& arguments, const std::string& program = "train_translation",
+          const std::string& input = "") const {
     const fs::path log = path / "log";
     fs::create_directories(log);
     std::ofstream(log / "in", std::ios::binary) << input;
