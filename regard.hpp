@@ -26,6 +26,8 @@
 #include <regard/layers/models/generate.hpp>
 #include <regard/layers/models/gpt.hpp>
 #include <regard/layers/models/gpt2_layout.hpp>
+#include <regard/layers/models/beam_search.hpp>
+#include <regard/layers/models/encoder_decoder.hpp>
 #include <regard/layers/names.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>
