@@ -23,11 +23,13 @@
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
 #include <regard/layers/lora.hpp>
+#include <regard/layers/models/beam_search.hpp>
+#include <regard/layers/models/bert.hpp>
+#include <regard/layers/models/encoder_decoder.hpp>
 #include <regard/layers/models/generate.hpp>
 #include <regard/layers/models/gpt.hpp>
 #include <regard/layers/models/gpt2_layout.hpp>
-#include <regard/layers/models/beam_search.hpp>
-#include <regard/layers/models/encoder_decoder.hpp>
+#include <regard/layers/models/sentence_encoder.hpp>
 #include <regard/layers/names.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>
@@ -39,6 +41,7 @@
 #include <regard/optim/adam.hpp>
 #include <regard/optim/checkpoint.hpp>
 #include <regard/optim/clip.hpp>
+#include <regard/optim/data/basic_words.hpp>
 #include <regard/optim/data/batches.hpp>
 #include <regard/optim/data/byte_pairs.hpp>
 #include <regard/optim/data/collate.hpp>
@@ -48,6 +51,7 @@
 #include <regard/optim/data/text_file.hpp>
 #include <regard/optim/data/token_file.hpp>
 #include <regard/optim/data/tokenizer.hpp>
+#include <regard/optim/data/word_piece.hpp>
 #include <regard/optim/ema.hpp>
 #include <regard/optim/groups.hpp>
 #include <regard/optim/lion.hpp>

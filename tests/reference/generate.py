@@ -22,6 +22,7 @@ import torch
 
 from generator import (
     attention,
+    bert,
     byte_pairs,
     common,
     gpt2,
@@ -51,6 +52,8 @@ FILES = {
     "loss_curve": loss_curve.cases,
     "gpt2": gpt2.cases,  # by Hugging Face's transformers
     "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
+    "word_piece": bert.word_pieces,
+    "bert": bert.models,
 }
 
 
