@@ -25,6 +25,8 @@ from generator import (
     bert,
     byte_pairs,
     common,
+    gpt2,
+    encoder_decoder,
     loss_curve,
     ops,
     optimizers,
@@ -42,11 +44,13 @@ FILES = {
     "ops_nn": ops.neural,
     "attention": attention.cases,
     "transformer": transformer.cases,
+    "encoder_decoder": encoder_decoder.cases,
     "positions": positions.cases,
     "torch_models": torch_models.cases,
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
+    "gpt2": gpt2.cases,  # by Hugging Face's transformers
     "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
     "word_piece": bert.word_pieces,
     "bert": bert.models,
