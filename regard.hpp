@@ -1,6 +1,7 @@
 // Regard: everything a program needs, in one header.
 #pragma once
 
+#include <regard/autograd/checkpoint.hpp>
 #include <regard/autograd/gradcheck.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
@@ -11,6 +12,7 @@
 #include <regard/autograd/version.hpp>
 #include <regard/layers/activation.hpp>
 #include <regard/layers/attention.hpp>
+#include <regard/layers/checkpoint.hpp>
 #include <regard/layers/dropout.hpp>
 #include <regard/layers/embedding.hpp>
 #include <regard/layers/feed_forward.hpp>
@@ -20,12 +22,39 @@
 #include <regard/layers/key_value_cache.hpp>
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
+#include <regard/layers/lora.hpp>
+#include <regard/layers/models/beam_search.hpp>
+#include <regard/layers/models/bert.hpp>
+#include <regard/layers/models/encoder_decoder.hpp>
+#include <regard/layers/models/generate.hpp>
+#include <regard/layers/models/gpt.hpp>
+#include <regard/layers/models/gpt2_layout.hpp>
+#include <regard/layers/models/sentence_encoder.hpp>
+#include <regard/layers/names.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/positions.hpp>
 #include <regard/layers/rename.hpp>
 #include <regard/layers/sequential.hpp>
 #include <regard/layers/transformer.hpp>
+#include <regard/optim/accumulate.hpp>
+#include <regard/optim/adafactor.hpp>
 #include <regard/optim/adam.hpp>
+#include <regard/optim/checkpoint.hpp>
 #include <regard/optim/clip.hpp>
+#include <regard/optim/data/basic_words.hpp>
+#include <regard/optim/data/batches.hpp>
+#include <regard/optim/data/byte_pairs.hpp>
+#include <regard/optim/data/collate.hpp>
+#include <regard/optim/data/dataset.hpp>
+#include <regard/optim/data/prefetch.hpp>
+#include <regard/optim/data/table.hpp>
+#include <regard/optim/data/text_file.hpp>
+#include <regard/optim/data/token_file.hpp>
+#include <regard/optim/data/tokenizer.hpp>
+#include <regard/optim/data/word_piece.hpp>
+#include <regard/optim/ema.hpp>
+#include <regard/optim/groups.hpp>
+#include <regard/optim/lion.hpp>
+#include <regard/optim/muon.hpp>
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <ostream>
 #include <set>
 #include <typeinfo>
@@ -144,6 +145,13 @@ void Layer::train(bool training) {
   Walk walk;
   walk.on_layer = [&](const std::string&, Layer& layer) { layer.training_ = training; };
   walk.run(*this);
+}
+
+std::weak_ptr<const void> Layer::presence() const {
+  static std::mutex mutex;  // threads may share a model
+  std::lock_guard lock(mutex);
+  if (!presence_) presence_ = std::make_shared<char>();
+  return presence_;
 }
 
 // ---- State

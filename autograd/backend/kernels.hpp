@@ -92,6 +92,11 @@ struct AdamStep {
   int64_t step;
 };
 
+/// One step of Lion on one parameter. Chen et al., 2023.
+struct LionStep {
+  double lr, beta1, beta2, weight_decay;  ///< decay by lr * weight_decay * p
+};
+
 /// What attention's kernels need beside tensors. Dropout of weight (n, h, l, s) uses counter
 /// offset + ((n * H + h) * L + l) * S + s, as the dropout row does on the weights [N, H, L, S].
 struct AttentionSettings {
@@ -202,6 +207,7 @@ struct Kernels {
   void (*sgd_step)(const Tensor& p, const Tensor& grad, const Tensor& velocity, const SgdStep& options);
   void (*adam_step)(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
                     const AdamStep& options);
+  void (*lion_step)(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const LionStep& options);
   /// The sum of squares of a dense tensor, in f64.
   void (*norm_squared)(const Tensor& x, double* result);
 };

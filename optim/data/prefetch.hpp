@@ -81,20 +81,22 @@ class Prefetch {
         if (stopping_) return;
       }
       std::optional<T> item;
-      std::exception_ptr error;
+      bool failed = false;
       try {
         item = producer_();
       } catch (...) {
-        error = std::current_exception();
+        // Kept in the member at once: GCC 12 loses it on the way through a local variable (-O1, -fipa-modref).
+        const std::lock_guard lock(mutex_);
+        error_ = std::current_exception();
+        failed = true;
       }
-      const bool ends = !item;
+      const bool ends = failed || !item;
       {
         const std::lock_guard lock(mutex_);
-        if (item) items_.push_back(std::move(*item));
-        if (ends) {
+        if (ends)
           ended_ = true;
-          error_ = std::move(error);
-        }
+        else
+          items_.push_back(std::move(*item));
       }
       changed_.notify_all();
       if (ends) return;

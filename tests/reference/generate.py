@@ -20,7 +20,20 @@ from pathlib import Path
 
 import torch
 
-from generator import attention, byte_pairs, common, loss_curve, ops, optimizers, positions, torch_models, transformer
+from generator import (
+    attention,
+    bert,
+    byte_pairs,
+    common,
+    gpt2,
+    encoder_decoder,
+    loss_curve,
+    ops,
+    optimizers,
+    positions,
+    torch_models,
+    transformer,
+)
 
 FILES = {
     "ops_elementwise": ops.elementwise,
@@ -31,12 +44,16 @@ FILES = {
     "ops_nn": ops.neural,
     "attention": attention.cases,
     "transformer": transformer.cases,
+    "encoder_decoder": encoder_decoder.cases,
     "positions": positions.cases,
     "torch_models": torch_models.cases,
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
+    "gpt2": gpt2.cases,  # by Hugging Face's transformers
     "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
+    "word_piece": bert.word_pieces,
+    "bert": bert.models,
 }
 
 

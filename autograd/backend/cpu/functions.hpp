@@ -58,6 +58,7 @@ void dropout(const Tensor& y, const Tensor& a, double p, uint64_t seed, uint64_t
 void sgd_step(const Tensor& p, const Tensor& grad, const Tensor& velocity, const SgdStep& options);
 void adam_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
                const AdamStep& options);
+void lion_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const LionStep& options);
 void norm_squared(const Tensor& x, double* result);
 
 }  // namespace regard::cpu_backend

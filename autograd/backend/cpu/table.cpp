@@ -49,6 +49,7 @@ constexpr Kernels cpu_table{
     .dropout = cpu_backend::dropout,
     .sgd_step = cpu_backend::sgd_step,
     .adam_step = cpu_backend::adam_step,
+    .lion_step = cpu_backend::lion_step,
     .norm_squared = cpu_backend::norm_squared,
 };
 
