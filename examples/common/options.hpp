@@ -59,6 +59,9 @@ class Options {
   void text(std::string name, std::string& value, std::string explanation, std::string placeholder = "TEXT");
   void text(std::string name, std::optional<std::string>& value, std::string explanation, std::string default_in_words,
             std::string placeholder = "TEXT");
+  /// One text or several, up to the next option: `--text a.txt b.txt`. Stays as it is unless given.
+  void texts(std::string name, std::vector<std::string>& values, std::string explanation, std::string default_in_words,
+             std::string placeholder = "TEXT");
   /// One of `choices`.
   void choice(std::string name, std::string& value, std::vector<std::string> choices, std::string explanation);
   /// True where the option is given; takes no value.
@@ -88,6 +91,8 @@ class Options {
     // Checks a value and returns what writes it, so that nothing is written before everything is checked.
     std::function<std::function<void()>(const std::string&)> read;
     bool given = false;
+    // In place of `read`, for an option that takes several values.
+    std::function<std::function<void()>(const std::vector<std::string>&)> read_all = {};
   };
 
   void declare(Option option);

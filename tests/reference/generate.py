@@ -22,8 +22,10 @@ import torch
 
 from generator import (
     attention,
+    bert,
     byte_pairs,
     common,
+    gpt2,
     encoder_decoder,
     loss_curve,
     ops,
@@ -48,7 +50,10 @@ FILES = {
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
+    "gpt2": gpt2.cases,  # by Hugging Face's transformers
     "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
+    "word_piece": bert.word_pieces,
+    "bert": bert.models,
 }
 
 
