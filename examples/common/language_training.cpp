@@ -95,7 +95,7 @@ void LanguageTraining::save(std::optional<double> validation_loss) {
 
 std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const StopSignals& stop,
                                                  const ProgressOutput& output) {
-  Progress progress(options_.steps, output);
+  Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
   std::optional<std::string> diverged;
   if (state_.step == 0) save(std::nullopt);  // so that a run can be resumed whenever it is ended
