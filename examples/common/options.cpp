@@ -199,6 +199,10 @@ void Options::flag(std::string name, bool& value, std::string explanation) {
   declare({name, "", std::move(explanation), "", value ? "on" : "off", 0, read});
 }
 
+void Options::arguments(std::string placeholder, std::vector<std::string>& values, std::string explanation) {
+  arguments_ = {std::move(placeholder), std::move(explanation), &values};
+}
+
 const Options::Option* Options::find(std::string_view name) const {
   const auto found = std::find_if(options_.begin(), options_.end(), [&](const Option& o) { return o.name == name; });
   return found == options_.end() ? nullptr : &*found;
@@ -255,12 +259,16 @@ bool Options::parse(int argc, const char* const* argv, std::ostream& out) {
     return false;
   }
   std::vector<std::function<void()>> writes;
-  std::vector<std::string> names;
+  std::vector<std::string> names, others;
   for (const auto& item : parsed.options) {
     const std::string token = item.original_tokens.empty() ? std::string() : item.original_tokens[0];
     if (item.unregistered) throw UsageError(unknown(token));
     if (item.position_key >= 0) {
       if (token.size() > 1 && token[0] == '-') throw UsageError(unknown(token));
+      if (arguments_) {
+        others.push_back(token);
+        continue;
+      }
       throw UsageError(in_quotes(token) + ": unexpected argument; values follow their option, as in --name value");
     }
     const Option& option = *find(item.string_key);
@@ -283,6 +291,7 @@ bool Options::parse(int argc, const char* const* argv, std::ostream& out) {
   }
   for (Option& option : options_) option.given = std::find(names.begin(), names.end(), option.name) != names.end();
   for (const auto& write : writes) write();
+  if (arguments_) *arguments_->values = std::move(others);
   return true;
 }
 
@@ -297,7 +306,9 @@ std::string Options::help() const {
     text += text.size() + 2 > column ? "\n" + std::string(column, ' ') : std::string(column - text.size(), ' ');
     return text + wrapped(explanation, column) + "\n";
   };
-  std::string text = wrapped(program_ + ": " + summary_, 0) + "\n\nUsage: " + program_ + " [options]\n";
+  std::string text = wrapped(program_ + ": " + summary_, 0) + "\n\nUsage: " + program_ + " [options]" +
+                     (arguments_ ? " [" + arguments_->placeholder + "...]\n" : "\n");
+  if (arguments_) text += "\n" + line(arguments_->placeholder, arguments_->explanation);
   for (std::size_t section = 0; section < sections_.size(); ++section) {
     const auto in_section = [&](const Option& option) { return option.section == section; };
     if (std::none_of(options_.begin(), options_.end(), in_section)) continue;

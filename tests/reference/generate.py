@@ -22,9 +22,11 @@ import torch
 
 from generator import (
     attention,
+    bert,
     byte_pairs,
     common,
     gpt2,
+    encoder_decoder,
     loss_curve,
     ops,
     optimizers,
@@ -42,6 +44,7 @@ FILES = {
     "ops_nn": ops.neural,
     "attention": attention.cases,
     "transformer": transformer.cases,
+    "encoder_decoder": encoder_decoder.cases,
     "positions": positions.cases,
     "torch_models": torch_models.cases,
     "optimizers": optimizers.optimizers,
@@ -49,6 +52,8 @@ FILES = {
     "loss_curve": loss_curve.cases,
     "gpt2": gpt2.cases,  # by Hugging Face's transformers
     "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
+    "word_piece": bert.word_pieces,
+    "bert": bert.models,
 }
 
 
