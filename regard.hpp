@@ -18,7 +18,11 @@
 #include <regard/layers/init.hpp>
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
+#include <regard/layers/models/vision_transformer.hpp>
+#include <regard/layers/models/vision_transformer_layout.hpp>
 #include <regard/layers/norm.hpp>
+#include <regard/layers/patches.hpp>
+#include <regard/layers/pooling.hpp>
 #include <regard/layers/positions.hpp>
 #include <regard/layers/sequential.hpp>
 #include <regard/layers/transformer.hpp>

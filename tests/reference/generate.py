@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the reference values that Regard's tests compare with, as computed by PyTorch on the CPU.
 
-    pip install torch numpy
+    pip install torch numpy transformers
     python3 tests/reference/generate.py            # every file
     python3 tests/reference/generate.py ops_nn     # only these
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from generator import attention, common, loss_curve, ops, optimizers, transformer
+from generator import attention, common, loss_curve, ops, optimizers, transformer, vision
 
 FILES = {
     "ops_elementwise": ops.elementwise,
@@ -34,6 +34,7 @@ FILES = {
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
+    "vision": vision.cases,
 }
 
 

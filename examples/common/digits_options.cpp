@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <regard/autograd/threads.hpp>
+#include <regard/examples/common/digits_options.hpp>
+#include <regard/examples/common/options.hpp>
+
+namespace examples {
+
+std::optional<DigitsOptions> read_digits_options(int argc, const char* const* argv) {
+  DigitsOptions options;
+  std::optional<int64_t> warmup, threads;
+  Options line("train_digits",
+               "Trains a small vision transformer to read handwritten digits (or to tell pictures of your own apart), "
+               "and tests it on pictures it never saw. The results are in runs/NAME/: metrics.jsonl, config.json, "
+               "checkpoint.safetensors, loss.svg, confusion.svg and attention.svg.");
+  line.section("The pictures");
+  line.text("data", options.data,
+            "a file of pictures: a line each, its class (0, 1, ...), a space, and its shades row by row, 0 to 9 and A "
+            "to G for 0 (paper) to 16 (ink); pictures are square and of one size",
+            "the 1797 digits that come with the examples", "FILE");
+  line.real("held-out", options.held_out, "share of the pictures, at the end of the file, that is for the test",
+            {.above = 0.0, .below = 1.0});
+  line.real("shift", options.shift, "pixels by which a training picture is moved, at most, each time it is shown",
+            {.at_least = 0.0, .at_most = 100.0});
+  line.real("turn", options.turn, "degrees by which it is turned, at most", {.at_least = 0.0, .at_most = 180.0});
+  line.real("stretch", options.stretch, "share by which it is stretched or shrunk, at most",
+            {.at_least = 0.0, .at_most = 0.5});
+
+  line.section("The model, a vision transformer");
+  line.integer("patch", options.patch, "side of the square patches that are its tokens; must divide the pictures' side",
+               {.at_least = 1, .at_most = 1024});
+  line.integer("width", options.width, "numbers that stand for one patch inside the model",
+               {.at_least = 1, .at_most = 8192});
+  line.integer("heads", options.heads, "attention heads of a layer; must divide the width",
+               {.at_least = 1, .at_most = 8192});
+  line.integer("layers", options.layers, "transformer layers", {.at_least = 1, .at_most = 128});
+  line.real("dropout", options.dropout, "share of activations dropped while training", {.at_least = 0.0, .below = 1.0});
+  line.choice("summary", options.summary, {"class", "mean"},
+              "what the answer is read from: a class token, or the mean of the patches' tokens");
+
+  line.section("Training: AdamW, with a linear warm-up and a cosine to zero");
+  line.integer("steps", options.steps, "optimizer steps", {.at_least = 1, .at_most = 100000000});
+  line.integer("batch", options.batch, "pictures in a step", {.at_least = 1, .at_most = 65536});
+  line.real("lr", options.lr, "the highest learning rate", {.above = 0.0});
+  line.integer("warmup", warmup, "steps until the learning rate is highest", "a twentieth of the steps, at most 100",
+               {.at_least = 0});
+  line.real("weight-decay", options.weight_decay, "how strongly weights are drawn to zero", {.at_least = 0.0});
+  line.real("smoothing", options.smoothing, "share of the target that goes to all classes evenly",
+            {.at_least = 0.0, .below = 1.0});
+  line.integer("seed", options.seed,
+               "fixes everything random: first weights, order, distortions, dropout; equal seeds give equal results to "
+               "the last bit, with any number of threads; the test's pictures are the same for every seed",
+               {.at_least = 0});
+  line.integer("threads", threads, "threads to compute with", "as many as there are processors",
+               {.at_least = 1, .at_most = 1024});
+
+  line.section("The results");
+  line.text("name", options.name,
+            "the folder in runs/ for the results; an earlier one of that name is renamed, not overwritten",
+            "digits and a number, such as digits-1", "NAME");
+  if (!line.parse(argc, argv)) return std::nullopt;
+
+  options.threads = threads.value_or(regard::num_threads());
+  options.warmup = warmup.value_or(std::min<int64_t>(options.steps / 20, 100));
+  if (options.width % options.heads != 0)
+    throw UsageError("heads", std::to_string(options.heads) + " does not divide the width, " +
+                                  std::to_string(options.width) + ": each head takes width / heads");
+  if (options.warmup >= options.steps)
+    throw UsageError("warmup", std::to_string(options.warmup) + " is not below the number of steps, " +
+                                   std::to_string(options.steps));
+  return options;
+}
+
+nlohmann::ordered_json to_json(const DigitsOptions& options) {
+  nlohmann::ordered_json json;
+  if (options.data) json["data"] = *options.data;
+  json["held_out"] = options.held_out;
+  json["shift"] = options.shift;
+  json["turn"] = options.turn;
+  json["stretch"] = options.stretch;
+  json["patch"] = options.patch;
+  json["width"] = options.width;
+  json["heads"] = options.heads;
+  json["layers"] = options.layers;
+  json["dropout"] = options.dropout;
+  json["summary"] = options.summary;
+  json["steps"] = options.steps;
+  json["batch"] = options.batch;
+  json["lr"] = options.lr;
+  json["warmup"] = options.warmup;
+  json["weight_decay"] = options.weight_decay;
+  json["smoothing"] = options.smoothing;
+  json["seed"] = options.seed;
+  json["threads"] = options.threads;
+  return json;
+}
+
+regard::layers::VisionTransformerOptions vision_options(const DigitsOptions& options, int64_t side, int64_t classes) {
+  if (side % options.patch != 0)
+    throw UsageError("patch",
+                     std::to_string(options.patch) + " does not divide the pictures' side, " + std::to_string(side));
+  regard::layers::VisionTransformerOptions model;
+  model.channels = 1;
+  model.image_height = model.image_width = side;
+  model.patch = options.patch;
+  model.classes = classes;
+  model.width = options.width;
+  model.heads = options.heads;
+  model.layers = options.layers;
+  model.dropout = options.dropout;
+  model.summary =
+      options.summary == "class" ? regard::layers::ImageSummary::class_token : regard::layers::ImageSummary::mean;
+  return model;
+}
+
+}  // namespace examples

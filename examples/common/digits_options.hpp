@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <regard/layers/models/vision_transformer.hpp>
+#include <string>
+
+namespace examples {
+
+/// What train_digits was asked to do, complete.
+struct DigitsOptions {
+  std::optional<std::string> data;  // a file of one's own
+  double held_out = 0.2;            // the share of the pictures, from the end of the file, that is for the test
+
+  int64_t patch = 2, width = 64, heads = 4, layers = 3;
+  double dropout = 0.1;
+  std::string summary = "class";  // what the head reads: the class token, or the mean of the patches' tokens
+
+  double shift = 1.0, turn = 10, stretch = 0.1;  // of training pictures, see Distortion
+
+  int64_t steps = 1500, batch = 64;
+  double lr = 2e-3, weight_decay = 0.05, smoothing = 0.1;
+  int64_t warmup = 100;
+  int64_t seed = 1, threads = 0;
+
+  std::optional<std::string> name;  // of the run's folder
+};
+
+/// Reads train_digits' command line. Nothing where it held --help, which was then printed. Throws UsageError.
+std::optional<DigitsOptions> read_digits_options(int argc, const char* const* argv);
+
+/// All of them, for config.json.
+nlohmann::ordered_json to_json(const DigitsOptions& options);
+
+/// The model of these options for pictures of one size. Throws UsageError where the patch does not divide the side.
+regard::layers::VisionTransformerOptions vision_options(const DigitsOptions& options, int64_t side, int64_t classes);
+
+}  // namespace examples
