@@ -29,7 +29,8 @@ int run(int argc, char** argv) {
 
   const std::filesystem::path file = options.data ? std::filesystem::path(*options.data) : digits_file();
   const LabelledPictures pictures = read_pictures(file);
-  const PictureSplit split = split_pictures(pictures, options.held_out);
+  const PictureSplit split =
+      split_pictures(pictures, options.held_out, options.test == "last" ? TestPictures::last : TestPictures::spread);
   regard::layers::VisionTransformer model(vision_options(options, pictures.side, pictures.classes()));
 
   const RunFolder folder = make_run_folder("runs", options.name, "digits");

@@ -49,8 +49,9 @@ void distort(const float* picture, float* result, int64_t side, const Distortion
     for (int64_t column = 0; column < side; ++column) {  // where this pixel comes from
       const double y = (static_cast<double>(row) - middle - down) / tall;
       const double x = (static_cast<double>(column) - middle - across) / wide;
-      result[row * side + column] = shade_at(picture, side, middle + std::cos(angle) * y - std::sin(angle) * x,
-                                             middle + std::sin(angle) * y + std::cos(angle) * x);
+      result[row * side + column] = 2 * shade_at(picture, side, middle + std::cos(angle) * y - std::sin(angle) * x,
+                                                 middle + std::sin(angle) * y + std::cos(angle) * x) -
+                                    1;
     }
 }
 
@@ -118,17 +119,29 @@ fs::path digits_file() {
                            "; give their file with --data");
 }
 
-PictureSplit split_pictures(const LabelledPictures& pictures, double share) {
-  const int64_t count = pictures.count();
-  const auto test = static_cast<int64_t>(std::ceil(share * static_cast<double>(count)));
-  if (test < 1 || test >= count)
-    throw std::runtime_error("of " + std::to_string(count) + " pictures, " + std::to_string(test) +
+PictureSplit split_pictures(const LabelledPictures& pictures, double share, TestPictures which) {
+  const int64_t count = pictures.count(), pixels = pictures.side * pictures.side;
+  const auto up_to = [&](int64_t place) {  // so many of the first ones; the addend is for 5 * 0.2 a little below 1
+    return static_cast<int64_t>(std::floor(share * static_cast<double>(place) + 1e-9));
+  };
+  PictureSplit split;
+  split.training.side = split.test.side = pictures.side;
+  for (int64_t i = 0; i < count; ++i) {
+    const bool held_out = which == TestPictures::last ? i >= count - up_to(count) : up_to(i + 1) > up_to(i);
+    LabelledPictures& side = held_out ? split.test : split.training;
+    side.labels.push_back(pictures.labels[static_cast<std::size_t>(i)]);
+    side.shades.insert(side.shades.end(), pictures.shades.begin() + i * pixels,
+                       pictures.shades.begin() + (i + 1) * pixels);
+  }
+  if (split.test.count() == 0 || split.training.count() == 0)
+    throw std::runtime_error("of " + std::to_string(count) + " pictures, " + std::to_string(split.test.count()) +
                              " are for the test: some must be left on both sides; see --held-out");
-  return {part(pictures, 0, count - test), part(pictures, count - test, count)};
+  return split;
 }
 
 PictureBatch picture_batch(const LabelledPictures& pictures, int64_t begin, int64_t end) {
-  const LabelledPictures some = part(pictures, begin, end);
+  LabelledPictures some = part(pictures, begin, end);
+  for (float& shade : some.shades) shade = 2 * shade - 1;
   return {regard::from_vector<float>(some.shades, {some.count(), 1, some.side, some.side}),
           regard::from_vector<int64_t>(some.labels)};
 }

@@ -26,13 +26,14 @@ LabelledPictures read_pictures(const std::filesystem::path& path);
 /// beside this program. Throws std::runtime_error that names both places.
 std::filesystem::path digits_file();
 
-/// The last `share` of the pictures, rounded up, is for the test, the rest for training. It is the file's order that
-/// decides, not chance: the digits stand there by writer, so that most of those in the test are hands never seen
-/// before.
+/// Pictures to train on, and pictures for the test. Their places in the file decide, not chance: a `share` of them,
+/// spread evenly over the file (for 0.2 every fifth one), or the last ones. The digits stand there by writer, so that
+/// the last ones are mostly of hands that no other picture shows, which is harder.
 struct PictureSplit {
   LabelledPictures training, test;
 };
-PictureSplit split_pictures(const LabelledPictures& pictures, double share);
+enum class TestPictures { spread, last };
+PictureSplit split_pictures(const LabelledPictures& pictures, double share, TestPictures which = TestPictures::spread);
 
 /// How far training pictures are moved and turned, at most, each time they are shown.
 struct Distortion {
@@ -42,7 +43,7 @@ struct Distortion {
 };
 
 struct PictureBatch {
-  regard::Tensor images;  // [B, 1, side, side]
+  regard::Tensor images;  // [B, 1, side, side], -1 (paper) to 1 (ink): numbers around zero are learned from faster
   regard::Tensor labels;  // [B], i64
 };
 

@@ -17,8 +17,10 @@ std::optional<DigitsOptions> read_digits_options(int argc, const char* const* ar
             "a file of pictures: a line each, its class (0, 1, ...), a space, and its shades row by row, 0 to 9 and A "
             "to G for 0 (paper) to 16 (ink); pictures are square and of one size",
             "the 1797 digits that come with the examples", "FILE");
-  line.real("held-out", options.held_out, "share of the pictures, at the end of the file, that is for the test",
-            {.above = 0.0, .below = 1.0});
+  line.real("held-out", options.held_out, "share of the pictures that is for the test", {.above = 0.0, .below = 1.0});
+  line.choice("test", options.test, {"spread", "last"},
+              "which ones: spread evenly over the file, or the last, which in the digits are mostly of hands that no "
+              "other picture shows");
   line.real("shift", options.shift, "pixels by which a training picture is moved, at most, each time it is shown",
             {.at_least = 0.0, .at_most = 100.0});
   line.real("turn", options.turn, "degrees by which it is turned, at most", {.at_least = 0.0, .at_most = 180.0});
@@ -74,6 +76,7 @@ nlohmann::ordered_json to_json(const DigitsOptions& options) {
   nlohmann::ordered_json json;
   if (options.data) json["data"] = *options.data;
   json["held_out"] = options.held_out;
+  json["test"] = options.test;
   json["shift"] = options.shift;
   json["turn"] = options.turn;
   json["stretch"] = options.stretch;
@@ -107,6 +110,7 @@ regard::layers::VisionTransformerOptions vision_options(const DigitsOptions& opt
   model.heads = options.heads;
   model.layers = options.layers;
   model.dropout = options.dropout;
+  model.position_std = 0.5;
   model.summary =
       options.summary == "class" ? regard::layers::ImageSummary::class_token : regard::layers::ImageSummary::mean;
   return model;

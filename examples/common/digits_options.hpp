@@ -11,7 +11,8 @@ namespace examples {
 /// What train_digits was asked to do, complete.
 struct DigitsOptions {
   std::optional<std::string> data;  // a file of one's own
-  double held_out = 0.2;            // the share of the pictures, from the end of the file, that is for the test
+  double held_out = 0.2;            // the share of the pictures that is for the test
+  std::string test = "spread";      // which ones: spread over the file, or the last
 
   int64_t patch = 2, width = 64, heads = 4, layers = 3;
   double dropout = 0.1;

@@ -1,6 +1,7 @@
 #include <regard/layers/models/vision_transformer.hpp>
 
 #include <regard/autograd/ops.hpp>
+#include <regard/layers/init.hpp>
 
 namespace regard::layers {
 
@@ -14,6 +15,7 @@ const VisionTransformerOptions& checked(const VisionTransformerOptions& o) {
   check<ValueError>(o.image_height % o.patch == 0 && o.image_width % o.patch == 0, op, "the patch, ", o.patch,
                     ", does not divide the image, ", o.image_height, " x ", o.image_width,
                     ": choose one that divides both sides");
+  check<ValueError>(o.position_std >= 0, op, "position_std ", o.position_std, " must not be negative");
   check<ValueError>(o.layers >= 0, op, "layers ", o.layers, " must not be negative");
   return o;
 }
@@ -31,6 +33,7 @@ VisionTransformer::VisionTransformer(const VisionTransformerOptions& given)
       drop(given.dropout),
       norm(given.width, given.eps),
       head(given.width, given.classes) {
+  init::normal_(positions.weight, 0, given.position_std);
   if (given.summary == ImageSummary::class_token) class_token.emplace(given.width);
   TransformerLayerOptions layer;
   layer.hidden = given.hidden;

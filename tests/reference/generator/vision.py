@@ -42,12 +42,19 @@ def pool(name, kind, kernel, stride, height, across, ties=False):
     return recorded(kind, name, [images], {}, function(images, kernel, stride), numbers, kernel=kernel, stride=stride)
 
 
+def attention(module, query, key, value, mask, scaling=None, dropout=0.0, **_):
+    """Hugging Face's own attention that returns weights computes their softmax in single precision."""
+    weights = torch.softmax(query @ key.transpose(2, 3) * scaling, -1)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
 def transformer(name, hidden_act="gelu", **config):
     from safetensors.torch import load_file  # here, so that the other files need torch and numpy alone
-    from transformers import ViTConfig, ViTForImageClassification, __version__
+    from transformers import AttentionInterface, ViTConfig, ViTForImageClassification, __version__
 
+    AttentionInterface.register("double", attention)
     numbers = Numbers("vision_transformer", name)
-    model = ViTForImageClassification(ViTConfig(hidden_act=hidden_act, attn_implementation="eager", **config)).double().eval()
+    model = ViTForImageClassification(ViTConfig(hidden_act=hidden_act, attn_implementation="double", **config)).double().eval()
     with torch.no_grad():
         for key, value in model.named_parameters():
             around = 1.0 if "layernorm" in key and key.endswith("weight") else 0.0
