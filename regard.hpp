@@ -1,6 +1,7 @@
 // Regard: everything a program needs, in one header.
 #pragma once
 
+#include <regard/autograd/checkpoint.hpp>
 #include <regard/autograd/gradcheck.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
@@ -11,22 +12,34 @@
 #include <regard/autograd/version.hpp>
 #include <regard/layers/activation.hpp>
 #include <regard/layers/attention.hpp>
+#include <regard/layers/checkpoint.hpp>
 #include <regard/layers/dropout.hpp>
 #include <regard/layers/embedding.hpp>
 #include <regard/layers/feed_forward.hpp>
+#include <regard/layers/from_torch.hpp>
 #include <regard/layers/gradcheck.hpp>
 #include <regard/layers/init.hpp>
+#include <regard/layers/key_value_cache.hpp>
 #include <regard/layers/layer.hpp>
 #include <regard/layers/linear.hpp>
+#include <regard/layers/lora.hpp>
 #include <regard/layers/models/vision_transformer.hpp>
 #include <regard/layers/models/vision_transformer_layout.hpp>
+#include <regard/layers/names.hpp>
 #include <regard/layers/norm.hpp>
 #include <regard/layers/patches.hpp>
 #include <regard/layers/pooling.hpp>
 #include <regard/layers/positions.hpp>
+#include <regard/layers/rename.hpp>
 #include <regard/layers/sequential.hpp>
 #include <regard/layers/transformer.hpp>
+#include <regard/optim/accumulate.hpp>
+#include <regard/optim/adafactor.hpp>
 #include <regard/optim/adam.hpp>
 #include <regard/optim/clip.hpp>
+#include <regard/optim/ema.hpp>
+#include <regard/optim/groups.hpp>
+#include <regard/optim/lion.hpp>
+#include <regard/optim/muon.hpp>
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>

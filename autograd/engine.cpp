@@ -272,7 +272,7 @@ class Run {
   void finish_leaf(LeafStateInRun& state) {
     Tensor grad = std::move(state.grad);
     if (inputs_ && state.target < 0) return;
-    if (state.leaf->leaf) {
+    if (state.leaf->leaf && options_.leaf_hooks) {
       auto hooks = state.leaf->leaf->hooks;  // a hook may remove itself
       for (const auto& entry : hooks) apply(entry.second, grad);
     }

@@ -73,6 +73,18 @@ void AtomicFile::write(const void* data, size_t bytes) {
   }
 }
 
+void AtomicFile::write_at(uint64_t offset, const void* data, size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    ssize_t written = ::pwrite(file_, from, bytes, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_with("cannot write", errno);
+    from += written;
+    offset += static_cast<uint64_t>(written);
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
 void AtomicFile::commit() {
   if (::fsync(file_) != 0) fail_with("cannot flush to the disk", errno);
   int closed = ::close(file_);

@@ -25,6 +25,8 @@ class AtomicFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Writes over bytes that were written before: a header, say, whose numbers are known at the end only.
+  void write_at(uint64_t offset, const void* data, size_t bytes);
   /// Flushes to the disk and takes the name.
   void commit();
 

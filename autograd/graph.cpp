@@ -59,6 +59,8 @@ bool needs_record(std::span<const Tensor* const> inputs) {
   return false;
 }
 
+uint64_t latest_sequence() { return sequence_counter; }
+
 void Node::attach(const char* name, std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                   std::span<const Tensor* const> saved) {
   name_ = name;

@@ -47,6 +47,7 @@ struct GradOptions {
   bool create_graph = false;  ///< record the gradients' own computation: second derivatives
   bool retain_graph = false;  ///< keep what backward needs, so that it can run again (implied by create_graph)
   bool allow_unused = false;  ///< an input that the output does not depend on gives an undefined gradient
+  bool leaf_hooks = true;     ///< false, in grad(): the inputs' hooks are left to who hands the gradients on
 };
 
 /// The gradients of `output` (a single number, or weighted by grad_outputs) with respect to `inputs`. Leaves'
@@ -176,6 +177,8 @@ TensorRefs<sizeof...(T)> saved(const T&... tensors) {
 
 /// Whether an op on these inputs would be recorded.
 bool needs_record(std::span<const Tensor* const> inputs);
+/// The sequence number of the latest op that this thread recorded: later ones have larger numbers.
+uint64_t latest_sequence();
 
 template <class F, size_t Inputs, size_t SavedCount>
 class ClosureNode final : public Node {

@@ -242,14 +242,27 @@ struct AttentionOptions {
   double dropout = 0;    ///< drops weights whenever > 0
   std::optional<double> scale = std::nullopt;  ///< default 1 / sqrt(width)
   Generator* generator = nullptr;              ///< for dropout; default_generator() when null
+  Tensor alibi = {};  ///< [H], floating: slope * |i + S - L - j| is taken from the score of query i and key j. Press
+                      ///< et al., 2022; constants, they get no gradient
 };
 /// query [N, H, L, D], key [N, H, S, D], value [N, H, S, Dv] -> [N, H, L, Dv]; also 3-D [N, L, D] and 2-D [L, D]
-/// (one head). A row with nothing to attend to gives zeros and zero gradients.
+/// (one head). A row with nothing to attend to gives zeros and zero gradients. Key and value may have fewer heads,
+/// Hkv that divide H: query head h uses theirs of h / (H / Hkv), without a copy. Ainslie et al., "GQA", 2023.
 Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const AttentionOptions& options = {});
 /// The same, and the weights [N, H, L, S] before dropout.
 std::pair<Tensor, Tensor> scaled_dot_product_attention_with_weights(const Tensor& query, const Tensor& key,
                                                                     const Tensor& value,
                                                                     const AttentionOptions& options = {});
+
+// ---- Rotary positions (ops/rotary.cpp). Su et al., "RoFormer", 2021.
+struct RotaryOptions {
+  double base = 10000;       ///< pair j turns by t * base^(-2j / width) at position t
+  bool interleaved = false;  ///< pairs are (2j, 2j + 1), as in the paper; false: (j, j + width / 2), as Llama has it
+  int64_t width = 0;         ///< how many of the first elements are turned, the rest passes; 0: all
+};
+/// x [..., T, D], each pair of a row turned by the angle of its position offset + t: the product of two rows turned
+/// depends on the difference of their positions alone.
+Tensor rotary_positions(const Tensor& x, int64_t offset = 0, const RotaryOptions& options = {});
 
 }  // namespace regard

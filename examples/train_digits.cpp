@@ -4,6 +4,7 @@
 // common/digits.*, the training loop is in common/digits_training.*, what a run draws in common/digits_report.*.
 #include <cstdio>
 #include <iostream>
+#include <optional>
 #include <regard/autograd/random.hpp>
 #include <regard/autograd/safetensors.hpp>
 #include <regard/autograd/threads.hpp>
@@ -13,12 +14,31 @@
 #include <regard/examples/common/digits_report.hpp>
 #include <regard/examples/common/digits_training.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
+#include <regard/examples/common/stop_signals.hpp>
+#include <regard/optim/checkpoint.hpp>
+#include <regard/optim/data/text_file.hpp>
 #include <string>
 
 using namespace examples;
 
 namespace {
+
+// Where a run that is gone on with stands, checked before anything is changed.
+void check_resumable(const DigitsOptions& options, const regard::optim::Checkpoints& checkpoints,
+                     const std::string& data) {
+  const auto latest = checkpoints.latest();
+  if (!latest)
+    throw UsageError("resume", checkpoints.folder().string() +
+                                   ": there is no checkpoint in it: the run was ended before its first one");
+  if (latest->step >= options.steps)
+    throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
+                                  " steps already; give more to go on");
+  std::string there;
+  regard::optim::inspect_checkpoint(latest->path, &there);
+  if (there != data) throw UsageError("resume", "the pictures have changed since the run began; start another run");
+}
 
 int run(int argc, char** argv) {
   const std::optional<DigitsOptions> given = read_digits_options(argc, argv);
@@ -33,8 +53,20 @@ int run(int argc, char** argv) {
       split_pictures(pictures, options.held_out, options.test == "last" ? TestPictures::last : TestPictures::spread);
   regard::layers::VisionTransformer model(vision_options(options, pictures.side, pictures.classes()));
 
-  const RunFolder folder = make_run_folder("runs", options.name, "digits");
-  MetricsWriter metrics(folder.file("metrics.jsonl"));
+  PictureTraining training(model, split, options);
+
+  const RunFolder folder =
+      options.resume ? RunFolder{*options.resume} : make_run_folder("runs", options.name, "digits");
+  const RunLock lock(folder.path);
+  regard::optim::Checkpoints checkpoints(folder.file("checkpoints"), {.keep_last = 2});
+  const std::string data = nlohmann::json{{"fingerprint", regard::data::file_fingerprint(file)}}.dump();
+  PictureCourse course;
+  if (options.resume) {
+    check_resumable(options, checkpoints, data);
+    training.resume(checkpoints);
+    course = picture_course_of(read_metrics(folder.file("metrics.jsonl"), training.step()));
+  }
+  MetricsWriter metrics(folder.file("metrics.jsonl"), training.step());
   nlohmann::ordered_json config = to_json(options);
   config["side"] = pictures.side;
   config["classes"] = pictures.classes();
@@ -53,15 +85,23 @@ int run(int argc, char** argv) {
             << "results   " << folder.path.string() << "\n";
   if (folder.moved_earlier)
     std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
+  if (training.step() > 0) std::cout << "          going on behind step " << training.step() << "\n";
   std::cout << std::endl;
 
-  const PictureCourse course = train_pictures(model, split, options, metrics);
+  std::optional<StopSignals> stop(std::in_place);
+  training.run(course, metrics, &checkpoints, data, &*stop);
   draw_picture_loss(folder.file("loss.svg"), "Reading " + file.filename().string(), course);
   if (course.diverged) {
     std::fprintf(stderr, "train_digits: %s; what there is of it is in %s\n", course.diverged->c_str(),
                  folder.path.c_str());
     return 1;
   }
+  if (training.step() < options.steps) {
+    std::fprintf(stderr, "train_digits: stopped by %s behind step %lld; go on with --resume %s\n", stop->name().c_str(),
+                 static_cast<long long>(training.step()), folder.path.c_str());
+    return stop->exit_status();
+  }
+  stop.reset();  // what follows need not be finished
   regard::save_safetensors(folder.file("checkpoint.safetensors"), model.state_dict(), {{"config", config.dump()}});
   const PictureTest test = test_pictures(model, split.test);
   draw_confusion(folder.file("confusion.svg"), split.test, test);

@@ -13,13 +13,18 @@
 #include <regard/autograd/threads.hpp>
 #include <regard/autograd/version.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/sequence_model.hpp>
 #include <regard/examples/common/sequence_options.hpp>
 #include <regard/examples/common/sequence_report.hpp>
 #include <regard/examples/common/sequence_tasks.hpp>
 #include <regard/examples/common/sequence_training.hpp>
+#include <regard/examples/common/stop_signals.hpp>
+#include <regard/optim/checkpoint.hpp>
+#include <regard/optim/data/text_file.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace examples;
@@ -54,6 +59,45 @@ std::string in_words(const SequenceOptions& options) {
   return options.task + ", length " + length + ", " + std::to_string(options.symbols) + " different symbols";
 }
 
+// What a checkpoint must share with the data of the training that goes on from it.
+std::string data_text(const SequenceOptions& options) {
+  nlohmann::ordered_json data = {{"task", options.task}};
+  if (options.pairs) data["fingerprint"] = regard::data::file_fingerprint(*options.pairs);
+  return data.dump();
+}
+
+// Where a run that is gone on with stands, checked before anything is changed.
+void check_resumable(const SequenceOptions& options, const regard::optim::Checkpoints& checkpoints,
+                     const std::string& data) {
+  const auto latest = checkpoints.latest();
+  if (!latest)
+    throw UsageError("resume", checkpoints.folder().string() +
+                                   ": there is no checkpoint in it: the run was ended before its first one");
+  if (latest->step >= options.steps)
+    throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
+                                  " steps already; give more to go on");
+  std::string there;
+  regard::optim::inspect_checkpoint(latest->path, &there);
+  if (there != data)
+    throw UsageError("resume", "the data has changed since the run began" +
+                                   (options.pairs ? ": " + *options.pairs + " is not the file that it was" : "") +
+                                   "; start another run");
+}
+
+void introduce(const SequenceOptions& options, const SequenceModel& model, const RunFolder& folder, int64_t step) {
+  std::cout << "task      " << in_words(options) << "\n"
+            << "model     " << options.layers << " layers, width " << options.width << ", " << options.heads
+            << " heads, " << grouped(model.parameter_count()) << " parameters\n"
+            << "training  " << options.steps << " steps of " << options.batch << " sequences, learning rate "
+            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
+            << "computing " << regard::cpu_report() << "\n"
+            << "results   " << folder.path.string() << "\n";
+  if (folder.moved_earlier)
+    std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
+  if (step > 0) std::cout << "          going on behind step " << step << "\n";
+  std::cout << std::endl;
+}
+
 int run(int argc, char** argv) {
   const std::optional<SequenceOptions> given = read_sequence_options(argc, argv);
   if (!given) return 0;
@@ -74,32 +118,40 @@ int run(int argc, char** argv) {
                        .heads = options.heads,
                        .layers = options.layers,
                        .dropout = options.dropout});
+  SequenceTraining training(model, *task, options);
 
-  const RunFolder folder = make_run_folder("runs", options.name, options.task);
-  MetricsWriter metrics(folder.file("metrics.jsonl"));
+  const RunFolder folder =
+      options.resume ? RunFolder{*options.resume} : make_run_folder("runs", options.name, options.task);
+  const RunLock lock(folder.path);
+  regard::optim::Checkpoints checkpoints(folder.file("checkpoints"), {.keep_last = 2});
+  const std::string data = data_text(options);
+  TrainingCourse course;
+  if (options.resume) {
+    check_resumable(options, checkpoints, data);
+    training.resume(checkpoints);
+    course = course_of(read_metrics(folder.file("metrics.jsonl"), training.step()));
+  }
+  MetricsWriter metrics(folder.file("metrics.jsonl"), training.step());
   nlohmann::ordered_json config = to_json(options);
   config["parameters"] = model.parameter_count();
   config["version"] = regard::version;
   write_json(folder.file("config.json"), config);
+  introduce(options, model, folder, training.step());
 
-  std::cout << "task      " << in_words(options) << "\n"
-            << "model     " << options.layers << " layers, width " << options.width << ", " << options.heads
-            << " heads, " << grouped(model.parameter_count()) << " parameters\n"
-            << "training  " << options.steps << " steps of " << options.batch << " sequences, learning rate "
-            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
-            << "computing " << regard::cpu_report() << "\n"
-            << "results   " << folder.path.string() << "\n";
-  if (folder.moved_earlier)
-    std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
-  std::cout << std::endl;
-
-  const TrainingCourse course = train_sequences(model, *task, options, watched, metrics);
+  std::optional<StopSignals> stop(std::in_place);
+  training.run(course, watched, metrics, {&checkpoints, options.checkpoint_every, data}, &*stop);
   draw_loss(folder.file("loss.svg"), in_words(options), course);
   if (course.diverged) {
     std::fprintf(stderr, "train_sequence: %s; what there is of it is in %s\n", course.diverged->c_str(),
                  folder.path.c_str());
     return 1;
   }
+  if (training.step() < options.steps) {
+    std::fprintf(stderr, "train_sequence: stopped by %s behind step %lld; go on with --resume %s\n",
+                 stop->name().c_str(), static_cast<long long>(training.step()), folder.path.c_str());
+    return stop->exit_status();
+  }
+  stop.reset();  // what follows need not be finished
   regard::save_safetensors(folder.file("checkpoint.safetensors"), model.state_dict(), {{"config", config.dump()}});
   draw_attention(folder.file("attention.svg"), model, vocabulary, held_out.front());
 

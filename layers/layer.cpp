@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <ostream>
 #include <set>
 #include <typeinfo>
@@ -146,6 +147,13 @@ void Layer::train(bool training) {
   walk.run(*this);
 }
 
+std::weak_ptr<const void> Layer::presence() const {
+  static std::mutex mutex;  // threads may share a model
+  std::lock_guard lock(mutex);
+  if (!presence_) presence_ = std::make_shared<char>();
+  return presence_;
+}
+
 // ---- State
 
 StateDict Layer::state_dict() const {
@@ -186,6 +194,11 @@ LoadReport Layer::load_state_dict(const StateDict& state, LoadOptions options) {
     list("missing", report.missing);
     list("unexpected", report.unexpected);
     list("of another shape", report.mismatched);
+    for (const std::string& name : report.unexpected)
+      if (name.ends_with("in_proj_weight") || name.find("self_attn.") != std::string::npos) {
+        text += "; these are PyTorch's names, which from_torch(model, state) gives the model's";
+        break;
+      }
     fail<ValueError>("load_state_dict", text, "; nothing was loaded (pass {.strict = false} to load what fits)");
   }
   NoGrad no_grad;

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -79,7 +80,7 @@ struct LoadOptions {
 struct Layer {
   Layer() = default;
   Layer(const Layer& other) : training_(other.training_) {}
-  Layer(Layer&& other) noexcept = default;
+  Layer(Layer&& other) noexcept : training_(other.training_), path_(std::move(other.path_)) { other.presence_.reset(); }
   /// Copies the mode; members assign values into the memory they have.
   Layer& operator=(const Layer& other) {
     training_ = other.training_;
@@ -123,12 +124,15 @@ struct Layer {
   std::string to_string() const;
   /// Where it stands in the model that was last walked, `encoder.blocks.2`; empty for a model itself.
   const std::string& path() const { return path_; }
+  /// Expires when the layer is destroyed or moved from: for who keeps a pointer to it.
+  std::weak_ptr<const void> presence() const;
 
  private:
   friend class Members;
   friend class Walk;
   bool training_ = true;
-  std::string path_;  // moved along, not copied
+  std::string path_;                              // moved along, not copied
+  mutable std::shared_ptr<const void> presence_;  // neither: made when it is asked for
 };
 
 std::ostream& operator<<(std::ostream& out, const Layer& layer);

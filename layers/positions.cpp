@@ -1,8 +1,10 @@
 #include <regard/layers/positions.hpp>
 
+#include <bit>
 #include <cmath>
 
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/rotary.hpp>
 #include <regard/layers/init.hpp>
 
 namespace regard::layers {
@@ -64,5 +66,35 @@ Tensor SinusoidalPositionalEncoding::operator()(const Tensor& x, int64_t offset)
 }
 
 std::string SinusoidalPositionalEncoding::describe() const { return described("SinusoidalPositionalEncoding", table); }
+
+RotaryPositionalEncoding::RotaryPositionalEncoding(const RotaryOptions& given) : options(given) {
+  check<ValueError>(options.width >= 0, "RotaryPositionalEncoding", "width ", options.width, " must not be negative");
+  regard::detail::check_rotary("RotaryPositionalEncoding", options.width > 0 ? options.width : 2, options);
+}
+
+Tensor RotaryPositionalEncoding::operator()(const Tensor& x, int64_t offset) const {
+  LayerScope scope(*this);
+  return rotary_positions(x, offset, options);
+}
+
+std::string RotaryPositionalEncoding::describe() const {
+  std::ostringstream text;
+  text << "RotaryPositionalEncoding(base " << options.base;
+  if (options.width > 0) text << ", width " << options.width;
+  text << (options.interleaved ? ", interleaved)" : ")");
+  return text.str();
+}
+
+Tensor alibi_slopes(int64_t heads) {
+  check<ValueError>(heads > 0, "alibi_slopes", "heads ", heads, " must be positive");
+  const auto below = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(heads)));
+  const auto slope = [](int64_t i, int64_t count) {  // the i-th of a power of two
+    return std::exp2(-8.0 * static_cast<double>(i + 1) / static_cast<double>(count));
+  };
+  std::vector<double> slopes;
+  for (int64_t i = 0; i < below; ++i) slopes.push_back(slope(i, below));
+  for (int64_t i = 0; i < heads - below; ++i) slopes.push_back(slope(2 * i, 2 * below));
+  return from_vector<double>(slopes);
+}
 
 }  // namespace regard::layers

@@ -1,6 +1,7 @@
 // Positional encodings: what tells a transformer the order of its tokens.
 #pragma once
 
+#include <regard/autograd/ops.hpp>
 #include <regard/layers/layer.hpp>
 
 namespace regard::layers {
@@ -26,5 +27,21 @@ struct SinusoidalPositionalEncoding : Layer {
   void members(Members& m) override { m("table", table); }
   std::string describe() const override;
 };
+
+/// x [..., T, D] -> each row turned by the angles of its position: rotary_positions() as a layer. Nothing to train. For
+/// queries and keys of attention, [N, H, T, D]: MultiHeadAttention does it itself with {.rotary = true}.
+struct RotaryPositionalEncoding : Layer {
+  RotaryOptions options;
+
+  explicit RotaryPositionalEncoding(const RotaryOptions& options = {});
+  Tensor operator()(const Tensor& x, int64_t offset = 0) const;
+  void members(Members&) override {}
+  std::string describe() const override;
+};
+
+/// The slopes of attention with linear biases, f64 [heads]: 2^(-8 / heads), its square, its cube and so on. Where heads
+/// is no power of two, those of the power below, then every other one of the power above. Press, Smith, Lewis, "Train
+/// short, test long", 2022. For AttentionOptions.alibi; MultiHeadAttention takes {.alibi = true}.
+Tensor alibi_slopes(int64_t heads);
 
 }  // namespace regard::layers

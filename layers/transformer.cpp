@@ -7,8 +7,15 @@ namespace {
 int64_t hidden_width(int64_t width, const TransformerLayerOptions& options) {
   return options.hidden ? options.hidden : 4 * width;
 }
+MultiHeadAttentionOptions cross_attention_options(const TransformerLayerOptions& options) {
+  return {.dropout = options.dropout, .bias = options.bias, .key_value_heads = options.key_value_heads};
+}
 MultiHeadAttentionOptions attention_options(const TransformerLayerOptions& options) {
-  return {.dropout = options.dropout, .bias = options.bias, .key_width = 0, .value_width = 0};
+  MultiHeadAttentionOptions result = cross_attention_options(options);
+  result.rotary = options.rotary;
+  result.rotary_base = options.rotary_base;
+  result.alibi = options.alibi;
+  return result;
 }
 FeedForwardOptions feed_forward_options(const TransformerLayerOptions& options) {
   return {.activation = options.activation, .dropout = options.dropout, .bias = options.bias};
@@ -32,6 +39,11 @@ TransformerEncoderLayer::TransformerEncoderLayer(int64_t width, int64_t num_head
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {
   LayerScope scope(*this);
   return finish(x, attention(norm_first ? norm1(x) : x, masks));
+}
+
+Tensor TransformerEncoderLayer::operator()(const Tensor& x, KeyValueCache& cache, const AttentionMasks& masks) const {
+  LayerScope scope(*this);
+  return finish(x, attention(norm_first ? norm1(x) : x, cache, masks));
 }
 
 std::pair<Tensor, Tensor> TransformerEncoderLayer::forward_with_weights(const Tensor& x,
@@ -68,22 +80,67 @@ TransformerDecoderLayer::TransformerDecoderLayer(int64_t width, int64_t num_head
     : norm1(width, options.eps, options.bias),
       attention(width, num_heads, attention_options(options)),
       norm2(width, options.eps, options.bias),
-      cross_attention(width, num_heads, attention_options(options)),
+      cross_attention(width, num_heads, cross_attention_options(options)),
       norm3(width, options.eps, options.bias),
       feed_forward(width, hidden_width(width, options), feed_forward_options(options)),
       drop(options.dropout),
       norm_first(options.norm_first) {}
 
-Tensor TransformerDecoderLayer::operator()(const Tensor& x, const Tensor& memory, const DecoderMasks& masks) const {
-  LayerScope scope(*this);
+void DecoderCache::reorder(const Tensor& rows) {
+  cross.reorder(rows);  // both have the same rows: what the first refuses has changed neither
+  self.reorder(rows);
+}
+
+void DecoderCache::clear() {
+  self.clear();
+  cross.clear();
+}
+
+template <class Self, class Cross>
+Tensor TransformerDecoderLayer::run(const Tensor& x, const Self& attend, const Cross& cross) const {
   if (norm_first) {
-    Tensor y = x + drop(attention(norm1(x), masks.self));
-    y = y + drop(cross_attention(norm2(y), memory, memory, masks.cross));
+    Tensor y = x + drop(attend(norm1(x)));
+    y = y + drop(cross(norm2(y)));
     return y + drop(feed_forward(norm3(y)));
   }
-  Tensor y = norm1(x + drop(attention(x, masks.self)));
-  y = norm2(y + drop(cross_attention(y, memory, memory, masks.cross)));
+  Tensor y = norm1(x + drop(attend(x)));
+  y = norm2(y + drop(cross(y)));
   return norm3(y + drop(feed_forward(y)));
+}
+
+Tensor TransformerDecoderLayer::operator()(const Tensor& x, const Tensor& memory, const DecoderMasks& masks) const {
+  LayerScope scope(*this);
+  return run(
+      x, [&](const Tensor& in) { return attention(in, masks.self); },
+      [&](const Tensor& in) { return cross_attention(in, memory, memory, masks.cross); });
+}
+
+Tensor TransformerDecoderLayer::operator()(const Tensor& x, const Tensor& memory, DecoderCache& cache,
+                                           const DecoderMasks& masks) const {
+  LayerScope scope(*this);
+  const int64_t read = cache.self.length;
+  try {
+    return run(
+        x, [&](const Tensor& in) { return attention(in, cache.self, masks.self); },
+        [&](const Tensor& in) { return cross_attention.attend_cached(in, cache.cross, memory, masks.cross); });
+  } catch (...) {
+    cache.self.length = read;  // the whole layer has read nothing
+    throw;
+  }
+}
+
+std::pair<Tensor, Tensor> TransformerDecoderLayer::forward_with_weights(const Tensor& x, const Tensor& memory,
+                                                                        const DecoderMasks& masks) const {
+  LayerScope scope(*this);
+  Tensor weights;
+  Tensor y = run(
+      x, [&](const Tensor& in) { return attention(in, masks.self); },
+      [&](const Tensor& in) {
+        auto attended = cross_attention.forward_with_weights(in, memory, memory, masks.cross);
+        weights = attended.second;
+        return attended.first;
+      });
+  return {y, weights};
 }
 
 void TransformerDecoderLayer::members(Members& m) {

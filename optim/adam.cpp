@@ -15,14 +15,22 @@ void check_options(const char* name, const Options& o) {
 
 template <class Options>
 void adam_update(const Options& o, bool decoupled, double lr, const Tensor& parameter, const Tensor& grad,
-                 std::vector<Tensor>& slots, int64_t step) {
-  for (Tensor& slot : slots)
-    if (!slot.defined()) slot = zeros_like(parameter);
+                 Tensor& exp_avg, Tensor& exp_avg_sq, int64_t step) {
+  for (Tensor* slot : {&exp_avg, &exp_avg_sq})
+    if (!slot->defined()) *slot = zeros_like(parameter);
   AdamStep options{lr, o.betas[0], o.betas[1], o.eps, o.weight_decay, decoupled, step};
-  kernels(parameter).adam_step(parameter, grad, slots[0], slots[1], options);
+  kernels(parameter).adam_step(parameter, grad, exp_avg, exp_avg_sq, options);
 }
 
 }  // namespace
+
+namespace adam_detail {
+void check_options(const char* name, const AdamWOptions& options) { optim::check_options(name, options); }
+void adamw_update(const AdamWOptions& options, double lr, const Tensor& parameter, const Tensor& grad, Tensor& exp_avg,
+                  Tensor& exp_avg_sq, int64_t step) {
+  adam_update(options, true, lr, parameter, grad, exp_avg, exp_avg_sq, step);
+}
+}  // namespace adam_detail
 
 Adam::Adam(const std::vector<ParameterGroup<AdamOptions>>& groups) : Optimizer("Adam", {"exp_avg", "exp_avg_sq"}) {
   for (const auto& group : groups) {
@@ -35,7 +43,7 @@ Adam::Adam(const std::vector<ParameterGroup<AdamOptions>>& groups) : Optimizer("
 Adam::Adam(const Tensors& parameters, const AdamOptions& options)
     : Adam(std::vector<ParameterGroup<AdamOptions>>{{parameters, options}}) {}
 void Adam::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
-  adam_update(options_[group], false, lr(group), parameter, grad, state.slots, state.step);
+  adam_update(options_[group], false, lr(group), parameter, grad, state.slots[0], state.slots[1], state.step);
 }
 
 AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups) : Optimizer("AdamW", {"exp_avg", "exp_avg_sq"}) {
@@ -49,7 +57,7 @@ AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups) : Optimize
 AdamW::AdamW(const Tensors& parameters, const AdamWOptions& options)
     : AdamW(std::vector<ParameterGroup<AdamWOptions>>{{parameters, options}}) {}
 void AdamW::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
-  adam_update(options_[group], true, lr(group), parameter, grad, state.slots, state.step);
+  adam_update(options_[group], true, lr(group), parameter, grad, state.slots[0], state.slots[1], state.step);
 }
 
 }  // namespace regard::optim

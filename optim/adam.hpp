@@ -19,6 +19,8 @@ struct AdamOptions {
 class Adam : public Optimizer {
  public:
   explicit Adam(const Tensors& parameters, const AdamOptions& options = {});
+  template <LearningRate T>
+  Adam(const Tensors& parameters, T lr) : Adam(parameters, AdamOptions{.lr = static_cast<double>(lr)}) {}
   explicit Adam(const std::vector<ParameterGroup<AdamOptions>>& groups);
 
  protected:
@@ -39,6 +41,8 @@ struct AdamWOptions {
 class AdamW : public Optimizer {
  public:
   explicit AdamW(const Tensors& parameters, const AdamWOptions& options = {});
+  template <LearningRate T>
+  AdamW(const Tensors& parameters, T lr) : AdamW(parameters, AdamWOptions{.lr = static_cast<double>(lr)}) {}
   explicit AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups);
 
  protected:
@@ -47,5 +51,11 @@ class AdamW : public Optimizer {
  private:
   std::vector<AdamWOptions> options_;
 };
+
+namespace adam_detail {  // for optimizers that use AdamW for part of their parameters
+void check_options(const char* name, const AdamWOptions& options);
+void adamw_update(const AdamWOptions& options, double lr, const Tensor& parameter, const Tensor& grad, Tensor& exp_avg,
+                  Tensor& exp_avg_sq, int64_t step);
+}  // namespace adam_detail
 
 }  // namespace regard::optim

@@ -32,6 +32,12 @@ void Optimizer::add_group(const Tensors& parameters, double lr) {
   groups_.push_back(std::move(group));
 }
 
+const Optimizer::Group& Optimizer::at(size_t group) const {
+  check<IndexError>(group < groups_.size(), name_, "there is no parameter group ", group, ": there are ",
+                    groups_.size(), ", numbered from 0");
+  return groups_[group];
+}
+
 void Optimizer::step() {
   NoGrad no_grad;
   for (const Group& group : groups_)  // all is checked before anything is changed
@@ -68,7 +74,8 @@ void Optimizer::zero_grad() {
 
 void Optimizer::set_lr(double lr, size_t group) {
   check<ValueError>(std::isfinite(lr) && lr >= 0, name_, "lr ", lr, " must be finite and not negative");
-  groups_.at(group).lr = lr;
+  at(group);
+  groups_[group].lr = lr;
 }
 void Optimizer::set_lr(double lr) {
   for (size_t g = 0; g < groups_.size(); ++g) set_lr(lr, g);
@@ -126,21 +133,30 @@ void Optimizer::load_state_dict(const StateDict& state) {
       State one;
       one.step = take_number(name + "step").item<int64_t>();
       check<ValueError>(one.step >= 0, op.c_str(), "'", name, "step' is ", one.step, ": it must not be negative");
+      const Tensor& parameter = group.parameters[i];
       one.slots.resize(slot_names_.size());
+      std::string missing;
+      int64_t count = 0, expected = 0;
       for (size_t s = 0; s < slot_names_.size(); ++s) {
-        if (!state.contains(name + slot_names_[s])) continue;  // not every parameter has taken a step
-        const Tensor& given = take(name + slot_names_[s]);
-        const Tensor& parameter = group.parameters[i];
-        check<ValueError>(given.shape() == parameter.shape() && is_floating(given.dtype()), op.c_str(), "'", name,
-                          slot_names_[s], "' has shape ", given.shape(), " and dtype ", given.dtype(),
-                          "; the parameter has ", parameter.shape(), ", ", parameter.dtype());
+        const std::string full = name + slot_names_[s];
+        const std::optional<Shape> wanted = slot_shape(g, parameter, s);
+        if (!wanted) continue;  // found there, it is unexpected
+        ++expected;
+        if (!state.contains(full)) {  // not every parameter has taken a step
+          if (missing.empty()) missing = full;
+          continue;
+        }
+        const Tensor& given = take(full);
+        check<ValueError>(given.shape() == *wanted && is_floating(given.dtype()), op.c_str(), "'", full, "' has shape ",
+                          given.shape(), " and dtype ", given.dtype(), "; of a parameter of shape ", parameter.shape(),
+                          " and dtype ", parameter.dtype(), " it is ", *wanted);
         one.slots[s] = given.detach().to(parameter.dtype()).clone();
+        ++count;
       }
-      auto given = std::count_if(one.slots.begin(), one.slots.end(), [](const Tensor& t) { return t.defined(); });
-      check<ValueError>(given == 0 || given == static_cast<std::ptrdiff_t>(one.slots.size()), op.c_str(), "only ",
-                        given, " of the ", one.slots.size(), " state tensors of parameter ", i, " are there");
-      check<ValueError>(one.step == 0 || given > 0 || !has_state(g), op.c_str(), "'", name, slot_names_[0],
-                        "' is missing after ", one.step, " steps: the state is of another optimizer");
+      check<ValueError>(count == 0 || count == expected, op.c_str(), "only ", count, " of the ", expected,
+                        " state tensors of parameter ", i, " are there");
+      check<ValueError>(one.step == 0 || missing.empty(), op.c_str(), "'", missing, "' is missing after ", one.step,
+                        " steps: the state is of another optimizer");
       if (one.step == 0) one.slots.clear();
       group.states[i] = std::move(one);
     }

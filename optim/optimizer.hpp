@@ -1,6 +1,7 @@
-// Optimizer: what SGD, Adam and AdamW share: parameter groups, learning rates, state.
+// Optimizer: what all optimizers share: parameter groups, learning rates, state.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -18,6 +19,11 @@ struct ParameterGroup {
   Options options = {};
 };
 
+/// A learning rate given as a plain number: `Adam optimizer(parameters, 1e-3)`. A template takes no `{}`, which means
+/// the default options.
+template <class T>
+concept LearningRate = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
+
 /// Base of the optimizers. step() updates every parameter that has a gradient; one whose gradient is undefined is
 /// skipped entirely. A parameter given twice in one list counts once. Holds handles on the parameters' tensors:
 /// values assigned to a layer's parameters are seen.
@@ -32,10 +38,11 @@ class Optimizer {
   void zero_grad();
 
   size_t group_count() const { return groups_.size(); }
-  const Tensors& parameters(size_t group = 0) const { return groups_.at(group).parameters; }
-  double lr(size_t group = 0) const { return groups_.at(group).lr; }
+  // A group that is not there is an IndexError.
+  const Tensors& parameters(size_t group = 0) const { return at(group).parameters; }
+  double lr(size_t group = 0) const { return at(group).lr; }
   /// The learning rate given at first, from which schedules compute.
-  double initial_lr(size_t group = 0) const { return groups_.at(group).initial_lr; }
+  double initial_lr(size_t group = 0) const { return at(group).initial_lr; }
   void set_lr(double lr, size_t group);
   void set_lr(double lr);  ///< of every group
 
@@ -63,14 +70,16 @@ class Optimizer {
   void add_group(const Tensors& parameters, double lr);
   /// Updates one parameter, dense like its gradient; recording is off. state.step was counted up already.
   virtual void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) = 0;
-  /// Whether a parameter of this group keeps state tensors once it took a step.
-  virtual bool has_state(size_t group) const {
-    (void)group;
-    return true;
+  /// The shape of a parameter's state tensor once it took a step; none where it keeps no such tensor.
+  virtual std::optional<Shape> slot_shape(size_t group, const Tensor& parameter, size_t slot) const {
+    (void)group, (void)slot;
+    return parameter.shape();
   }
   const char* name() const { return name_; }
 
  private:
+  const Group& at(size_t group) const;
+
   const char* name_;
   std::vector<const char*> slot_names_;
   std::vector<Group> groups_;

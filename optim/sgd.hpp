@@ -18,11 +18,15 @@ struct SGDOptions {
 class SGD : public Optimizer {
  public:
   explicit SGD(const Tensors& parameters, const SGDOptions& options = {});
+  template <LearningRate T>
+  SGD(const Tensors& parameters, T lr) : SGD(parameters, SGDOptions{.lr = static_cast<double>(lr)}) {}
   explicit SGD(const std::vector<ParameterGroup<SGDOptions>>& groups);
 
  protected:
   void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) override;
-  bool has_state(size_t group) const override { return options_[group].momentum != 0; }
+  std::optional<Shape> slot_shape(size_t group, const Tensor& parameter, size_t slot) const override {
+    return options_[group].momentum != 0 ? Optimizer::slot_shape(group, parameter, slot) : std::nullopt;
+  }
 
  private:
   std::vector<SGDOptions> options_;

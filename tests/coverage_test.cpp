@@ -59,7 +59,7 @@ op_cases::Table all_rows() {
   for (auto part : {op_cases::arithmetic_cases, op_cases::unary_cases, op_cases::compare_cases, op_cases::select_cases,
                     op_cases::reduce_cases, op_cases::view_cases, op_cases::rearrange_cases, op_cases::index_cases,
                     op_cases::matrix_cases, op_cases::normalise_cases, op_cases::loss_cases, op_cases::attention_cases,
-                    op_cases::random_cases})
+                    op_cases::rotary_cases, op_cases::random_cases})
     for (op_cases::OpCase& row : part()) table.push_back(std::move(row));
   return table;
 }

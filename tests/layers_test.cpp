@@ -36,6 +36,12 @@ LayerCase row(std::string name, std::string variant, L given, Tensors inputs) {
              [](auto& layer, const Tensors& in) { return layer(in[0]); });
 }
 
+Linear with_adapter(Linear layer) {
+  add_lora(layer, {.rank = 2, .alpha = 3});
+  layer.set_requires_grad(true);
+  return layer;
+}
+
 /// Away from the kink of relu.
 Tensor numbers(const Shape& shape, uint64_t seed) {
   Generator generator(seed);
@@ -43,6 +49,24 @@ Tensor numbers(const Shape& shape, uint64_t seed) {
   return x + where(x >= 0, 0.05, x * 0.0 - 0.05);
 }
 Tensor truth(const std::vector<bool>& values, const Shape& shape) { return from_vector<bool>(values, shape); }
+
+void add_rows_of_pictures(std::vector<LayerCase>& rows) {
+  const Tensor x = numbers({2, 3, 4}, 1);
+  const Tensor padding = truth({true, true, false, true, true, true}, {2, 3});
+  rows.push_back(row("PatchEmbedding", "", PatchEmbedding(2, 2, 3), {numbers({2, 2, 4, 2}, 12)}));
+  rows.push_back(row("PatchEmbedding", "no bias", PatchEmbedding(1, 1, 3, false), {numbers({1, 1, 2, 3}, 13)}));
+  rows.push_back(row("ClassToken", "", ClassToken(4), {x}));
+  rows.push_back(row("MeanPooling", "", MeanPooling(), {x}));
+  rows.push_back(row("MeanPooling", "of the tokens that a mask marks", MeanPooling(), {x},
+                     [padding](auto& layer, const Tensors& in) { return layer(in[0], padding); }));
+  rows.push_back(row("FirstTokenPooling", "", FirstTokenPooling(), {x}));
+  rows.push_back(row("AttentionPooling", "key mask", AttentionPooling(4, 2), {x},
+                     [padding](auto& layer, const Tensors& in) { return layer(in[0], padding); }));
+  rows.push_back(row("AttentionPooling", "with weights", AttentionPooling(4, 2), {x},
+                     [](auto& layer, const Tensors& in) { return layer.forward_with_weights(in[0]); }));
+  rows.push_back(row("AvgPool2d", "windows that overlap", AvgPool2d(2, 1), {numbers({1, 2, 3, 3}, 14)}));
+  rows.push_back(row("MaxPool2d", "side by side", MaxPool2d(2), {numbers({1, 2, 4, 5}, 15)}));
+}
 
 }  // namespace
 
@@ -55,93 +79,120 @@ std::vector<LayerCase> layer_cases() {
   const Tensor causal_mask = tril(ones({3, 3})) != 0;
   const Tensor added = numbers({3, 3}, 4).detach();
 
-  std::vector<LayerCase> rows = {
-      row("Linear", "", Linear(4, 3), {x}),
-      row("Linear", "no bias", Linear(4, 2, false), {x}),
-      row("Linear", "one row", Linear(4, 2), {numbers({4}, 3)}),
-      row("Embedding", "", Embedding(5, 3), {from_vector<int64_t>({0, 4, 2, 2, 1, 4}, {2, 3})}),
-      row("Embedding", "rows beside the padding", Embedding(5, 3, 1), {from_vector<int64_t>({0, 4, 2, 2}, {2, 2})}),
-      row("LayerNorm", "", LayerNorm(4), {x}),
-      row("LayerNorm", "no bias, large eps", LayerNorm(4, 0.5, false), {x}),
-      row("RMSNorm", "", RMSNorm(4), {x}),
-      row("ReLU", "", ReLU(), {x}),
-      row("GELU", "", GELU(), {x}),
-      row("GELU", "tanh", GELU(GeluApproximation::tanh), {x}),
-      row("SiLU", "", SiLU(), {x}),
-      row("Tanh", "", layers::Tanh(), {x}),
-      row("Sigmoid", "", layers::Sigmoid(), {x}),
-      row("LearnedPositionalEncoding", "", LearnedPositionalEncoding(6, 4), {x}),
-      row("LearnedPositionalEncoding", "from an offset on", LearnedPositionalEncoding(6, 4), {x},
-          [](auto& layer, const Tensors& in) { return layer(in[0], 2); }),
-      row("SinusoidalPositionalEncoding", "", SinusoidalPositionalEncoding(6, 4), {x}),
-      row("Sequential", "", Sequential(Linear(4, 5), layers::Tanh(), LayerNorm(5), Linear(5, 2, false)), {x}),
-      row("Sequential", "of nothing", Sequential(), {x}),
-      row("FeedForward", "", FeedForward(4, 6), {x}),
-      row("FeedForward", "silu, no bias", FeedForward(4, 6, {.activation = Activation::silu, .bias = false}), {x}),
-      row("FeedForward", "tanh gelu", FeedForward(4, 3, {.activation = Activation::gelu_tanh}), {x}),
-      row("MultiHeadAttention", "self", MultiHeadAttention(4, 2), {x}),
-      row("MultiHeadAttention", "no bias, one head", MultiHeadAttention(4, 1, {.bias = false}), {x}),
-      row("MultiHeadAttention", "no batch", MultiHeadAttention(4, 2), {numbers({3, 4}, 5)}),
-      row("MultiHeadAttention", "causal", MultiHeadAttention(4, 2), {x},
-          [](auto& layer, const Tensors& in) { return layer(in[0], {.causal = true}); }),
-      row("MultiHeadAttention", "boolean mask", MultiHeadAttention(4, 2), {x},
-          [causal_mask](auto& layer, const Tensors& in) { return layer(in[0], {.mask = causal_mask}); }),
-      row("MultiHeadAttention", "float mask", MultiHeadAttention(4, 2), {x, added},
-          [](auto& layer, const Tensors& in) { return layer(in[0], {.mask = in[1]}); }),
-      row("MultiHeadAttention", "key mask and causal", MultiHeadAttention(4, 2), {x},
-          [padding](auto& layer, const Tensors& in) {
-            return layer(in[0], {.mask = {}, .key_mask = padding, .causal = true});
-          }),
-      row("MultiHeadAttention", "a row with nothing to attend to", MultiHeadAttention(4, 2), {x},
-          [](auto& layer, const Tensors& in) {
-            return layer(in[0], {.mask = {}, .key_mask = zeros({2, 3}, DType::boolean)});
-          }),
-      row("MultiHeadAttention", "cross, widths of their own",
-          MultiHeadAttention(4, 2, {.dropout = 0, .bias = true, .key_width = 3, .value_width = 5}),
-          {x, numbers({2, 2, 3}, 6), numbers({2, 2, 5}, 7)},
-          [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[2]); }),
-      row("MultiHeadAttention", "widths 5, 3 and 4, one head",
-          MultiHeadAttention(5, 1, {.dropout = 0, .bias = true, .key_width = 3, .value_width = 4}),
-          {numbers({1, 1, 5}, 6), numbers({1, 2, 3}, 8), numbers({1, 2, 4}, 9)},
-          [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[2]); }),
-      row("MultiHeadAttention", "with weights", MultiHeadAttention(4, 2), {x, memory},
-          [memory_padding](auto& layer, const Tensors& in) {
-            return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = memory_padding});
-          }),
-      row("PatchEmbedding", "", PatchEmbedding(2, 2, 3), {numbers({2, 2, 4, 2}, 12)}),
-      row("PatchEmbedding", "no bias", PatchEmbedding(1, 1, 3, false), {numbers({1, 1, 2, 3}, 13)}),
-      row("ClassToken", "", ClassToken(4), {x}),
-      row("MeanPooling", "", MeanPooling(), {x}),
-      row("MeanPooling", "of the tokens that a mask marks", MeanPooling(), {x},
-          [padding](auto& layer, const Tensors& in) { return layer(in[0], padding); }),
-      row("FirstTokenPooling", "", FirstTokenPooling(), {x}),
-      row("AttentionPooling", "key mask", AttentionPooling(4, 2), {x},
-          [padding](auto& layer, const Tensors& in) { return layer(in[0], padding); }),
-      row("AttentionPooling", "with weights", AttentionPooling(4, 2), {x},
-          [](auto& layer, const Tensors& in) { return layer.forward_with_weights(in[0]); }),
-      row("AvgPool2d", "windows that overlap", AvgPool2d(2, 1), {numbers({1, 2, 3, 3}, 14)}),
-      row("MaxPool2d", "side by side", MaxPool2d(2), {numbers({1, 2, 4, 5}, 15)}),
-      row("TransformerEncoderLayer", "pre-norm", TransformerEncoderLayer(4, 2, {.hidden = 5}), {x}),
-      row("TransformerEncoderLayer", "post-norm, no bias",
-          TransformerEncoderLayer(4, 2, {.hidden = 5, .norm_first = false, .bias = false}), {x}),
-      row("TransformerEncoderLayer", "causal, silu, key mask",
-          TransformerEncoderLayer(4, 1, {.hidden = 3, .activation = Activation::silu}), {x},
-          [padding](auto& layer, const Tensors& in) {
-            return layer(in[0], {.mask = {}, .key_mask = padding, .causal = true});
-          }),
-      row("TransformerEncoderLayer", "with weights", TransformerEncoderLayer(4, 2, {.hidden = 3}), {x},
-          [](auto& layer, const Tensors& in) { return layer.forward_with_weights(in[0]); }),
-      row("TransformerDecoderLayer", "pre-norm", TransformerDecoderLayer(4, 2, {.hidden = 5}), {x, memory},
-          [](auto& layer, const Tensors& in) { return layer(in[0], in[1]); }),
-      row("TransformerDecoderLayer", "post-norm, masks",
-          TransformerDecoderLayer(4, 2, {.hidden = 5, .norm_first = false}), {x, memory},
-          [padding, memory_padding](auto& layer, const Tensors& in) {
-            DecoderMasks masks;
-            masks.self.key_mask = padding;
-            masks.cross.key_mask = memory_padding;
-            return layer(in[0], in[1], masks);
-          }),
-  };
+  std::vector<LayerCase> rows;
+  rows.push_back(row("Linear", "", Linear(4, 3), {x}));
+  rows.push_back(row("Linear", "no bias", Linear(4, 2, false), {x}));
+  rows.push_back(row("Linear", "one row", Linear(4, 2), {numbers({4}, 3)}));
+  rows.push_back(row("Linear", "with an adapter", with_adapter(Linear(4, 3)), {x}));
+  rows.push_back(row("LoraAdapter", "", LoraAdapter(4, 3, 2, 3), {x}));
+  rows.push_back(row("Embedding", "", Embedding(5, 3), {from_vector<int64_t>({0, 4, 2, 2, 1, 4}, {2, 3})}));
+  rows.push_back(
+      row("Embedding", "rows beside the padding", Embedding(5, 3, 1), {from_vector<int64_t>({0, 4, 2, 2}, {2, 2})}));
+  rows.push_back(row("LayerNorm", "", LayerNorm(4), {x}));
+  rows.push_back(row("LayerNorm", "no bias, large eps", LayerNorm(4, 0.5, false), {x}));
+  rows.push_back(row("RMSNorm", "", RMSNorm(4), {x}));
+  rows.push_back(row("ReLU", "", ReLU(), {x}));
+  rows.push_back(row("GELU", "", GELU(), {x}));
+  rows.push_back(row("GELU", "tanh", GELU(GeluApproximation::tanh), {x}));
+  rows.push_back(row("SiLU", "", SiLU(), {x}));
+  rows.push_back(row("Tanh", "", layers::Tanh(), {x}));
+  rows.push_back(row("Sigmoid", "", layers::Sigmoid(), {x}));
+  rows.push_back(row("LearnedPositionalEncoding", "", LearnedPositionalEncoding(6, 4), {x}));
+  rows.push_back(row("LearnedPositionalEncoding", "from an offset on", LearnedPositionalEncoding(6, 4), {x},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], 2); }));
+  rows.push_back(row("SinusoidalPositionalEncoding", "", SinusoidalPositionalEncoding(6, 4), {x}));
+  rows.push_back(row("RotaryPositionalEncoding", "", RotaryPositionalEncoding(), {x}));
+  rows.push_back(row("RotaryPositionalEncoding", "pairs of a part, from an offset on",
+                     RotaryPositionalEncoding({.base = 20, .interleaved = true, .width = 2}), {x},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], 3); }));
+  rows.push_back(
+      row("Sequential", "", Sequential(Linear(4, 5), layers::Tanh(), LayerNorm(5), Linear(5, 2, false)), {x}));
+  rows.push_back(row("Sequential", "of nothing", Sequential(), {x}));
+  rows.push_back(row("FeedForward", "", FeedForward(4, 6), {x}));
+  rows.push_back(
+      row("FeedForward", "silu, no bias", FeedForward(4, 6, {.activation = Activation::silu, .bias = false}), {x}));
+  rows.push_back(row("FeedForward", "tanh gelu", FeedForward(4, 3, {.activation = Activation::gelu_tanh}), {x}));
+  rows.push_back(row("MultiHeadAttention", "self", MultiHeadAttention(4, 2), {x}));
+  rows.push_back(row("MultiHeadAttention", "no bias, one head", MultiHeadAttention(4, 1, {.bias = false}), {x}));
+  rows.push_back(row("MultiHeadAttention", "no batch", MultiHeadAttention(4, 2), {numbers({3, 4}, 5)}));
+  rows.push_back(row("MultiHeadAttention", "causal", MultiHeadAttention(4, 2), {x},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], {.causal = true}); }));
+  rows.push_back(row("MultiHeadAttention", "boolean mask", MultiHeadAttention(4, 2), {x},
+                     [causal_mask](auto& layer, const Tensors& in) { return layer(in[0], {.mask = causal_mask}); }));
+  rows.push_back(row("MultiHeadAttention", "float mask", MultiHeadAttention(4, 2), {x, added},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], {.mask = in[1]}); }));
+  rows.push_back(row("MultiHeadAttention", "key mask and causal", MultiHeadAttention(4, 2), {x},
+                     [padding](auto& layer, const Tensors& in) {
+                       return layer(in[0], {.mask = {}, .key_mask = padding, .causal = true});
+                     }));
+  rows.push_back(row("MultiHeadAttention", "a row with nothing to attend to", MultiHeadAttention(4, 2), {x},
+                     [](auto& layer, const Tensors& in) {
+                       return layer(in[0], {.mask = {}, .key_mask = zeros({2, 3}, DType::boolean)});
+                     }));
+  rows.push_back(row("MultiHeadAttention", "cross, widths of their own",
+                     MultiHeadAttention(4, 2, {.dropout = 0, .bias = true, .key_width = 3, .value_width = 5}),
+                     {x, numbers({2, 2, 3}, 6), numbers({2, 2, 5}, 7)},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[2]); }));
+  rows.push_back(row("MultiHeadAttention", "widths 5, 3 and 4, one head",
+                     MultiHeadAttention(5, 1, {.dropout = 0, .bias = true, .key_width = 3, .value_width = 4}),
+                     {numbers({1, 1, 5}, 6), numbers({1, 2, 3}, 8), numbers({1, 2, 4}, 9)},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[2]); }));
+  rows.push_back(row("MultiHeadAttention", "with weights", MultiHeadAttention(4, 2), {x, memory},
+                     [memory_padding](auto& layer, const Tensors& in) {
+                       return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = memory_padding});
+                     }));
+  rows.push_back(row("MultiHeadAttention", "grouped, causal", MultiHeadAttention(4, 4, {.key_value_heads = 2}), {x},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], {.causal = true}); }));
+  rows.push_back(row("MultiHeadAttention", "one head of keys, with weights",
+                     MultiHeadAttention(4, 2, {.key_value_heads = 1}), {x, memory},
+                     [memory_padding](auto& layer, const Tensors& in) {
+                       return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = memory_padding});
+                     }));
+  rows.push_back(row("MultiHeadAttention", "rotary", MultiHeadAttention(4, 2, {.rotary = true}), {x}));
+  rows.push_back(
+      row("MultiHeadAttention", "rotary pairs, grouped, fewer queries than keys",
+          MultiHeadAttention(
+              8, 2,
+              {.key_value_heads = 1, .rotary = true, .rotary_base = 20, .rotary_interleaved = true, .rotary_width = 2}),
+          {numbers({2, 2, 8}, 10), numbers({2, 3, 8}, 11)},
+          [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[1], {.causal = true}); }));
+  rows.push_back(row("MultiHeadAttention", "rotary, more queries than keys", MultiHeadAttention(4, 2, {.rotary = true}),
+                     {x, numbers({2, 2, 4}, 12)},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[1]); }));
+  rows.push_back(
+      row("MultiHeadAttention", "alibi, padding", MultiHeadAttention(4, 2, {.alibi = true}), {x},
+          [padding](auto& layer, const Tensors& in) { return layer(in[0], {.mask = {}, .key_mask = padding}); }));
+  rows.push_back(row("MultiHeadAttention", "alibi, rotary, grouped, a float mask",
+                     MultiHeadAttention(4, 2, {.key_value_heads = 1, .rotary = true, .alibi = true}), {x, added},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], {.mask = in[1]}); }));
+  rows.push_back(row("TransformerEncoderLayer", "grouped, rotary, causal",
+                     TransformerEncoderLayer(4, 2, {.hidden = 3, .key_value_heads = 1, .rotary = true}), {x},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], {.causal = true}); }));
+  rows.push_back(
+      row("TransformerEncoderLayer", "alibi", TransformerEncoderLayer(4, 2, {.hidden = 3, .alibi = true}), {x}));
+  rows.push_back(row("TransformerDecoderLayer", "with weights, grouped",
+                     TransformerDecoderLayer(4, 2, {.hidden = 3, .key_value_heads = 1, .alibi = true}), {x, memory},
+                     [](auto& layer, const Tensors& in) { return layer.forward_with_weights(in[0], in[1]); }));
+  rows.push_back(row("TransformerEncoderLayer", "pre-norm", TransformerEncoderLayer(4, 2, {.hidden = 5}), {x}));
+  rows.push_back(row("TransformerEncoderLayer", "post-norm, no bias",
+                     TransformerEncoderLayer(4, 2, {.hidden = 5, .norm_first = false, .bias = false}), {x}));
+  rows.push_back(row("TransformerEncoderLayer", "causal, silu, key mask",
+                     TransformerEncoderLayer(4, 1, {.hidden = 3, .activation = Activation::silu}), {x},
+                     [padding](auto& layer, const Tensors& in) {
+                       return layer(in[0], {.mask = {}, .key_mask = padding, .causal = true});
+                     }));
+  rows.push_back(row("TransformerEncoderLayer", "with weights", TransformerEncoderLayer(4, 2, {.hidden = 3}), {x},
+                     [](auto& layer, const Tensors& in) { return layer.forward_with_weights(in[0]); }));
+  rows.push_back(row("TransformerDecoderLayer", "pre-norm", TransformerDecoderLayer(4, 2, {.hidden = 5}), {x, memory},
+                     [](auto& layer, const Tensors& in) { return layer(in[0], in[1]); }));
+  rows.push_back(row("TransformerDecoderLayer", "post-norm, masks",
+                     TransformerDecoderLayer(4, 2, {.hidden = 5, .norm_first = false}), {x, memory},
+                     [padding, memory_padding](auto& layer, const Tensors& in) {
+                       DecoderMasks masks;
+                       masks.self.key_mask = padding;
+                       masks.cross.key_mask = memory_padding;
+                       return layer(in[0], in[1], masks);
+                     }));
   Dropout dropout(0.5);
   dropout.eval();
   rows.push_back(row("Dropout", "evaluation", dropout, {x}));
@@ -155,6 +206,7 @@ std::vector<LayerCase> layer_cases() {
         manual_seed(3);
         return layer(in[0]);
       }));
+  add_rows_of_pictures(rows);
   return rows;
 }
 

@@ -92,6 +92,11 @@ struct AdamStep {
   int64_t step;
 };
 
+/// One step of Lion on one parameter. Chen et al., 2023.
+struct LionStep {
+  double lr, beta1, beta2, weight_decay;  ///< decay by lr * weight_decay * p
+};
+
 /// What attention's kernels need beside tensors. Dropout of weight (n, h, l, s) uses counter
 /// offset + ((n * H + h) * L + l) * S + s, as the dropout row does on the weights [N, H, L, S].
 struct AttentionSettings {
@@ -171,16 +176,23 @@ struct Kernels {
                int64_t c_column, const GemmBatch& batch);
 
   // ---- Attention: y = dropout(softmax(scale q k^T + mask)) v without the weights in memory
-  /// q [N, H, L, D], k [N, H, S, D], v [N, H, S, Dv], any strides; y [N, H, L, Dv], its last dimension dense. mask:
+  /// q [N, H, L, D], k [N, Hkv, S, D], v [N, Hkv, S, Dv], any strides, head h of q over head h / (H / Hkv) of k and v;
+  /// y [N, H, L, Dv], its last dimension dense. alibi: undefined, or slopes [H], f64, dense. mask:
   /// undefined, or expanded to [N, H, L, S], boolean or i64 (0 blocks) or of q's dtype (added; -inf blocks); key_mask:
   /// undefined, or [N, S], boolean or i64. statistics [N, H, 2, L], dense: of each row the largest score and the
   /// inverse of the sum of exponentials, 0 for rows with nothing to attend to.
   void (*attention)(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Tensor& mask, const Tensor& key_mask, const AttentionSettings& settings);
+                    const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
   /// The gradients of q, k and v, their last dimension dense; each may be undefined: not wanted.
   void (*attention_grad)(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
                          const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
-                         const Tensor& mask, const Tensor& key_mask, const AttentionSettings& settings);
+                         const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
+                         const AttentionSettings& settings);
+
+  // ---- Rotary positions: y and x [..., T, D], any strides but y's last dimension dense; cosines and sines [T, pairs],
+  /// dense, of their dtype. Pairs of the first elements are turned, `back` by the opposite angle; the rest is copied.
+  void (*rotate)(const Tensor& y, const Tensor& x, const Tensor& cosines, const Tensor& sines, bool interleaved,
+                 bool back);
 
   // ---- Random numbers: element i (logical row-major index) uses counter offset + i
   void (*uniform)(const Tensor& y, double low, double high, uint64_t seed, uint64_t offset);
@@ -195,6 +207,7 @@ struct Kernels {
   void (*sgd_step)(const Tensor& p, const Tensor& grad, const Tensor& velocity, const SgdStep& options);
   void (*adam_step)(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
                     const AdamStep& options);
+  void (*lion_step)(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const LionStep& options);
   /// The sum of squares of a dense tensor, in f64.
   void (*norm_squared)(const Tensor& x, double* result);
 };

@@ -77,9 +77,17 @@ void check_sizes(const Tensor& query, const Tensor& key, const Tensor& value) {
     check<ShapeError>(x->dim() == query.dim(), name, "query ", query.shape(), " and ", argument, " ", x->shape(),
                       ": expected as many dimensions in each");
     for (int64_t d = 0; d + 2 < x->dim(); ++d)
-      check<ShapeError>(x->shape()[d] == query.shape()[d], name, "query ", query.shape(), " and ", argument, " ",
-                        x->shape(), ": expected the same size in dimension ", d, ", found ", query.shape()[d], " and ",
-                        x->shape()[d]);
+      check<ShapeError>((d == 1 && x != &query) || x->shape()[d] == query.shape()[d], name, "query ", query.shape(),
+                        " and ", argument, " ", x->shape(), ": expected the same size in dimension ", d, ", found ",
+                        query.shape()[d], " and ", x->shape()[d]);
+  }
+  if (query.dim() == 4) {
+    const int64_t heads = query.size(1), key_heads = key.size(1);
+    check<ShapeError>(value.size(1) == key_heads, name, "key ", key.shape(), " and value ", value.shape(),
+                      ": expected the same number of heads (dimension 1), found ", key_heads, " and ", value.size(1));
+    check<ShapeError>(key_heads == heads || (key_heads > 0 && heads > 0 && heads % key_heads == 0), name, "query ",
+                      query.shape(), " and key ", key.shape(), ": expected the same size in dimension 1, or one that ",
+                      "divides the query's ", heads, " heads, found ", key_heads);
   }
   check<ShapeError>(query.size(-1) == key.size(-1), name, "query ", query.shape(), " and key ", key.shape(),
                     ": expected the same width, found ", query.size(-1), " and ", key.size(-1));
@@ -87,7 +95,7 @@ void check_sizes(const Tensor& query, const Tensor& key, const Tensor& value) {
                     ": expected the same length, found ", key.size(-2), " and ", value.size(-2));
 }
 
-/// query and key are [N, H, L, D] and [N, H, S, D].
+/// query and key are [N, H, L, D] and [N, Hkv, S, D].
 void check_options(const Tensor& query, const Tensor& key, const AttentionOptions& options) {
   int64_t batch = query.size(0), heads = query.size(1), queries = query.size(2), keys = key.size(2);
   if (const Tensor& mask = options.mask; mask.defined()) {
@@ -121,6 +129,16 @@ void check_options(const Tensor& query, const Tensor& key, const AttentionOption
                     ", should be in [0, 1]");
   if (options.scale)
     check<ValueError>(std::isfinite(*options.scale), name, "scale is ", *options.scale, ", should be finite");
+  if (const Tensor& alibi = options.alibi; alibi.defined()) {
+    check_floating(name, "alibi", alibi);
+    check_same_device(name, query, alibi);
+    check<ShapeError>(alibi.shape() == Shape{heads}, name, "alibi ", alibi.shape(),
+                      ": expected a slope a head, [H] = ", Shape{heads});
+    check<ValueError>(
+        !alibi.requires_grad(), name,
+        "alibi requires a gradient, and slopes get none: detach() them, or add a float mask made of them");
+    check<ValueError>(all(isfinite(alibi)).item<bool>(), name, "alibi holds a slope that is not finite");
+  }
 }
 
 double scale_of(const AttentionOptions& options, int64_t width) {
@@ -129,7 +147,24 @@ double scale_of(const AttentionOptions& options, int64_t width) {
 
 // ---- Composed
 
-/// The weights [N, H, L, S]; zeros in place of values that no query may see, where `value` is given.
+/// Keys or values [N, Hkv, S, D] for each of `heads` query heads, a copy.
+Tensor for_heads(const Tensor& x, int64_t heads) {
+  if (x.size(1) == heads) return x;
+  const int64_t batch = x.size(0), key_heads = x.size(1), length = x.size(2), width = x.size(3);
+  return reshape(expand(unsqueeze(x, 2), {batch, key_heads, heads / key_heads, length, width}),
+                 {batch, heads, length, width});
+}
+
+/// What ALiBi adds to the scores, [1, H, L, S].
+Tensor alibi_bias(const Tensor& slopes, int64_t queries, int64_t keys, DType dtype) {
+  const TensorOptions options(dtype, slopes.device());
+  Tensor place = arange_scalar(keys - queries, keys, 1, options).view({queries, 1});
+  Tensor distance = abs(place - arange_scalar(0, keys, 1, options));  // [L, S]
+  return -(to(slopes, dtype).reshape({1, slopes.size(0), 1, 1}) * distance);
+}
+
+/// The weights [N, H, L, S] of queries and keys of as many heads; zeros in place of values that no query may see, where
+/// `value` is given.
 Tensor composed_weights(const Tensor& query, const Tensor& key, Tensor* value, const AttentionOptions& options) {
   int64_t batch = query.size(0), queries = query.size(2), keys = key.size(2), width = query.size(3);
 
@@ -160,6 +195,7 @@ Tensor composed_weights(const Tensor& query, const Tensor& key, Tensor* value, c
     k = k * scale;
   Tensor scores = matmul(q, transpose(k, 2, 3));  // [N, H, L, S]
   if (options.mask.defined() && is_floating(options.mask.dtype())) scores = scores + options.mask;
+  if (options.alibi.defined()) scores = scores + alibi_bias(options.alibi, queries, keys, query.dtype());
   if (blocked.defined()) scores = masked_fill(scores, blocked, -infinity);
   return softmax_or_zeros(scores, 3);
 }
@@ -191,14 +227,37 @@ Tensor alias(const Tensor& x) {
 
 /// What the closures of the fused ops capture.
 struct FusedSettings : AttentionSettings {
-  AttentionOptions options(const Tensor& mask, const Tensor& key_mask, Generator& generator) const {
+  AttentionOptions options(const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
+                           Generator& generator) const {
     generator.set_state(seed, offset);
     return {.mask = mask,
             .key_mask = key_mask,
             .causal = causal,
             .dropout = dropout,
             .scale = scale,
-            .generator = &generator};
+            .generator = &generator,
+            .alibi = alibi};
+  }
+};
+
+/// What the kernels are given. A single query a head is a waste of a tile: the queries of heads that share keys then
+/// lie in one tile, [N, H, 1, D] seen as [N, Hkv, H / Hkv, D], where nothing tells the heads apart.
+struct Heads {
+  int64_t key_heads = 0;  // 0: as they are
+
+  Heads(const Tensor& q, const Tensor& k, const Tensor& whole_mask, const Tensor& alibi) {
+    const bool alike = !alibi.defined() && (!whole_mask.defined() || whole_mask.strides()[1] == 0);
+    if (alike && q.size(2) == 1 && k.size(1) < q.size(1)) key_heads = k.size(1);
+  }
+  Tensor operator()(const Tensor& x) const {
+    if (key_heads == 0 || !x.defined()) return x;
+    const int64_t group = x.size(1) / key_heads;
+    const Strides& s = x.strides();
+    return make_view(x, {x.size(0), key_heads, group, x.size(3)}, {s[0], group * s[1], s[1], s[3]}, x.storage_offset());
+  }
+  AttentionSettings operator()(AttentionSettings settings) const {
+    if (key_heads != 0) settings.causal = false;  // the one query sees all
+    return settings;
   }
 };
 
@@ -210,13 +269,13 @@ Tensor apart(const Tensor& x, bool create_graph) {
 
 /// The gradient of a float mask, by the composed path.
 Tensor mask_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
-                 const Tensor& g, const FusedSettings& settings) {
+                 const Tensor& alibi, const Tensor& g, const FusedSettings& settings) {
   const bool create_graph = grad_enabled();
   GradMode record_composed(true);
   Tensor x = apart(mask, create_graph);
   const auto input = [&](const Tensor& of) { return create_graph ? of : of.detach(); };
   Generator generator;
-  AttentionOptions options = settings.options(x, key_mask, generator);
+  AttentionOptions options = settings.options(x, key_mask, alibi, generator);
   Tensor y = detail::composed_attention(input(q), input(k), input(v), options).first;
   return grad(y, {x}, {.grad_outputs = {g}, .create_graph = create_graph})[0];
 }
@@ -230,7 +289,7 @@ Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSetting
   Tensor mask = s[4];
   if (s.needs(4)) x.push_back(mask = apart(mask, create_graph));
   Generator generator;
-  Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(mask, s[5], generator)).first;
+  Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(mask, s[5], s[6], generator)).first;
   Tensors first = grad(y, {x[0], x[1], x[2]}, {.grad_outputs = {x[3]}, .create_graph = true});
   Tensors used, weights;
   for (size_t i = 0; i < 3; ++i)
@@ -248,17 +307,20 @@ Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSetting
 
 /// The gradients of q, k and v; recorded, and then all three.
 Grads attention_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
-                     const Tensor& y, const Tensor& statistics, const Tensor& g, const FusedSettings& settings,
-                     std::array<bool, 3> wanted) {
+                     const Tensor& alibi, const Tensor& y, const Tensor& statistics, const Tensor& g,
+                     const FusedSettings& settings, std::array<bool, 3> wanted) {
   if (grad_enabled()) wanted = {true, true, true};
   Tensor dq, dk, dv;
   if (wanted[0]) dq = empty_heads(q, q.size(3));
   if (wanted[1]) dk = empty_heads(k, k.size(3));
   if (wanted[2]) dv = empty_heads(v, v.size(3));
-  kernels(q).attention_grad(dq, dk, dv, g, y, statistics, q, k, v, whole_mask(mask, q, k), key_mask, settings);
+  Tensor whole = whole_mask(mask, q, k);
+  const Heads heads(q, k, whole, alibi);
+  kernels(q).attention_grad(heads(dq), dk, dv, heads(g), heads(y), statistics, heads(q), k, v, heads(whole), key_mask,
+                            alibi, heads(settings));
   if (grad_enabled())
     record_outputs("attention_grad", std::array{&dq, &dk, &dv}, inputs(q, k, v, g, mask),
-                   saved(q, k, v, g, mask, key_mask),
+                   saved(q, k, v, g, mask, key_mask, alibi),
                    [settings](const Saved& s, std::span<const Tensor> h) { return second_grads(s, h, settings); });
   return Grads{dq, dk, dv, Tensor()};
 }
@@ -276,14 +338,17 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
     settings.offset = generator.reserve(batch * heads * queries * keys);
   }
   const Tensor &mask = options.mask, &key_mask = options.key_mask;
+  Tensor alibi = options.alibi.defined() ? to(options.alibi, DType::f64).contiguous() : Tensor();
   Tensor y = empty_heads(q, v.size(3));
   Tensor statistics = empty({batch, heads, 2, queries}, {q.dtype(), q.device()});
-  kernels(q).attention(y, statistics, q, k, v, whole_mask(mask, q, k), key_mask, settings);
-  return record(name, y, inputs(q, k, v, mask), saved(q, k, v, mask, key_mask, y, statistics),
+  Tensor whole = whole_mask(mask, q, k);
+  const Heads folded(q, k, whole, alibi);
+  kernels(q).attention(folded(y), statistics, folded(q), k, v, folded(whole), key_mask, alibi, folded(settings));
+  return record(name, y, inputs(q, k, v, mask), saved(q, k, v, mask, key_mask, alibi, y, statistics),
                 [settings](const Saved& s, const Tensor& g) {
-                  Grads grads = attention_grad(s[0], s[1], s[2], s[3], s[4], s[5].detach(), s[6], g, settings,
+                  Grads grads = attention_grad(s[0], s[1], s[2], s[3], s[4], s[5], s[6].detach(), s[7], g, settings,
                                                {s.needs(0), s.needs(1), s.needs(2)});
-                  if (s.needs(3)) grads[3] = mask_grad(s[0], s[1], s[2], s[3], s[4], g, settings);
+                  if (s.needs(3)) grads[3] = mask_grad(s[0], s[1], s[2], s[3], s[4], s[5], g, settings);
                   return grads;
                 });
 }
@@ -300,7 +365,8 @@ void check_arguments(const Tensor& query, const Tensor& key, const Tensor& value
 
 std::pair<Tensor, Tensor> detail::composed_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                                      const AttentionOptions& options) {
-  Tensor v = value, weights = composed_weights(query, key, &v, options);
+  const int64_t heads = query.size(1);
+  Tensor v = for_heads(value, heads), weights = composed_weights(query, for_heads(key, heads), &v, options);
   Generator& generator = options.generator != nullptr ? *options.generator : default_generator();
   return {matmul(dropout(weights, options.dropout, generator), v), weights};  // [N, H, L, Dv]
 }
@@ -321,7 +387,8 @@ std::pair<Tensor, Tensor> scaled_dot_product_attention_with_weights(const Tensor
   check_arguments(query, key, value, options, q, k, v);
   // The output is that without weights, to the bit. The weights are composed, with a gradient of their own.
   Tensor output = fused_attention(q, k, v, options);
-  return {as_given(output, query.dim()), as_given(composed_weights(q, k, nullptr, options), query.dim())};
+  Tensor weights = composed_weights(q, for_heads(k, q.size(1)), nullptr, options);
+  return {as_given(output, query.dim()), as_given(weights, query.dim())};
 }
 
 }  // namespace regard

@@ -7,8 +7,8 @@
 
 namespace regard::detail {
 
-/// Attention composed of recorded ops: the reference for every faster way. query [N, H, L, D], key [N, H, S, D] and
-/// value [N, H, S, Dv] are checked, and so are the options. The output [N, H, L, Dv], and the weights [N, H, L, S]
+/// Attention composed of recorded ops: the reference for every faster way. query [N, H, L, D], key [N, Hkv, S, D] and
+/// value [N, Hkv, S, Dv] are checked, and so are the options. The output [N, H, L, Dv], and the weights [N, H, L, S]
 /// before dropout.
 std::pair<Tensor, Tensor> composed_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                              const AttentionOptions& options);

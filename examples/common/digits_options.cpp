@@ -2,16 +2,58 @@
 #include <regard/autograd/threads.hpp>
 #include <regard/examples/common/digits_options.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
+#include <vector>
 
 namespace examples {
+namespace {
+
+constexpr int64_t usual_steps = DigitsOptions().steps;
+
+// The options of the run in `folder`, with those that may change as they are given now.
+DigitsOptions resumed(const std::filesystem::path& folder, const nlohmann::ordered_json& given) {
+  nlohmann::ordered_json config = read_config(folder);
+  const std::vector<std::string> may_change{"steps", "threads", "checkpoint_every"};
+  check_unchanged(given, config, may_change, folder);
+  for (const std::string& key : may_change)
+    if (given.contains(key)) config[key] = given.at(key);
+  const std::vector<std::string> words =
+      command_line("train_digits", config, {"side", "classes", "parameters", "version", "name", "resume", "help"});
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  try {
+    std::optional<DigitsOptions> options = read_digits_options(static_cast<int>(arguments.size()), arguments.data());
+    options->resume = folder;
+    return *options;
+  } catch (const UsageError& error) {
+    if (given.contains("steps") && std::string(error.what()).starts_with("--steps")) throw;
+    throw std::runtime_error((folder / "config.json").string() + ": " + error.what());
+  }
+}
+
+// What the user gave, by the names in config.json.
+nlohmann::ordered_json given_options(const Options& line, const DigitsOptions& options) {
+  nlohmann::ordered_json given;
+  for (const auto& [key, value] : to_json(options).items()) {
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (line.given(name)) given[key] = value;
+  }
+  return given;
+}
+
+}  // namespace
 
 std::optional<DigitsOptions> read_digits_options(int argc, const char* const* argv) {
   DigitsOptions options;
-  std::optional<int64_t> warmup, threads;
-  Options line("train_digits",
-               "Trains a small vision transformer to read handwritten digits (or to tell pictures of your own apart), "
-               "and tests it on pictures it never saw. The results are in runs/NAME/: metrics.jsonl, config.json, "
-               "checkpoint.safetensors, loss.svg, confusion.svg and attention.svg.");
+  std::optional<int64_t> warmup, decay_steps, threads;
+  std::optional<std::string> resume;
+  Options line(
+      "train_digits",
+      "Trains a small vision transformer to read handwritten digits (or to tell pictures of your own apart), "
+      "and tests it on pictures it never saw. The results are in runs/NAME/: metrics.jsonl, config.json, "
+      "checkpoint.safetensors, loss.svg, confusion.svg and attention.svg; and in checkpoints/ all that is needed to "
+      "go on with it.");
   line.section("The pictures");
   line.text("data", options.data,
             "a file of pictures: a line each, its class (0, 1, ...), a space, and its shades row by row, 0 to 9 and A "
@@ -43,8 +85,11 @@ std::optional<DigitsOptions> read_digits_options(int argc, const char* const* ar
   line.integer("steps", options.steps, "optimizer steps", {.at_least = 1, .at_most = 100000000});
   line.integer("batch", options.batch, "pictures in a step", {.at_least = 1, .at_most = 65536});
   line.real("lr", options.lr, "the highest learning rate", {.above = 0.0});
-  line.integer("warmup", warmup, "steps until the learning rate is highest", "a twentieth of the steps, at most 100",
-               {.at_least = 0});
+  line.integer("warmup", warmup, "steps until the learning rate is highest",
+               "a twentieth of --decay-steps, at most 100", {.at_least = 0});
+  line.integer("decay-steps", decay_steps,
+               "the step at which the learning rate arrives at zero; at least --steps, and fixed when a run begins",
+               "--steps, or the default of --steps if that is more", {.at_least = 1, .at_most = 100000000});
   line.real("weight-decay", options.weight_decay, "how strongly weights are drawn to zero", {.at_least = 0.0});
   line.real("smoothing", options.smoothing, "share of the target that goes to all classes evenly",
             {.at_least = 0.0, .below = 1.0});
@@ -59,16 +104,33 @@ std::optional<DigitsOptions> read_digits_options(int argc, const char* const* ar
   line.text("name", options.name,
             "the folder in runs/ for the results; an earlier one of that name is renamed, not overwritten",
             "digits and a number, such as digits-1", "NAME");
+  line.integer("checkpoint-every", options.checkpoint_every,
+               "steps between checkpoints; 0: at the end only. Ctrl-C writes one, too, before the program ends",
+               {.at_least = 0});
+  line.text("resume", resume,
+            "go on with the run in this folder, such as runs/digits-1, from its last checkpoint up to --steps; its "
+            "other options are kept",
+            "none", "FOLDER");
   if (!line.parse(argc, argv)) return std::nullopt;
 
   options.threads = threads.value_or(regard::num_threads());
-  options.warmup = warmup.value_or(std::min<int64_t>(options.steps / 20, 100));
+  options.decay_steps = decay_steps.value_or(std::max(options.steps, usual_steps));
+  options.warmup = warmup.value_or(std::min<int64_t>(options.decay_steps / 20, 100));
+  if (resume) {
+    if (line.given("name")) throw UsageError("name", "has no meaning with --resume: results go to the run's folder");
+    return resumed(*resume, given_options(line, options));
+  }
   if (options.width % options.heads != 0)
     throw UsageError("heads", std::to_string(options.heads) + " does not divide the width, " +
                                   std::to_string(options.width) + ": each head takes width / heads");
-  if (options.warmup >= options.steps)
-    throw UsageError("warmup", std::to_string(options.warmup) + " is not below the number of steps, " +
-                                   std::to_string(options.steps));
+  if (options.warmup >= options.decay_steps)
+    throw UsageError("warmup", std::to_string(options.warmup) + " is not below the step at which the learning rate " +
+                                   "arrives at zero, " + std::to_string(options.decay_steps));
+  if (options.steps > options.decay_steps)
+    throw UsageError("steps", std::to_string(options.steps) + " goes beyond --decay-steps, " +
+                                  std::to_string(options.decay_steps) +
+                                  ", where the learning rate is zero; a run that is to go on for longer begins with " +
+                                  "a larger --decay-steps");
   return options;
 }
 
@@ -90,10 +152,12 @@ nlohmann::ordered_json to_json(const DigitsOptions& options) {
   json["batch"] = options.batch;
   json["lr"] = options.lr;
   json["warmup"] = options.warmup;
+  json["decay_steps"] = options.decay_steps;
   json["weight_decay"] = options.weight_decay;
   json["smoothing"] = options.smoothing;
   json["seed"] = options.seed;
   json["threads"] = options.threads;
+  json["checkpoint_every"] = options.checkpoint_every;
   return json;
 }
 

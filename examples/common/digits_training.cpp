@@ -1,14 +1,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numeric>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/digits_training.hpp>
-#include <regard/examples/common/random.hpp>
-#include <regard/optim/adam.hpp>
 #include <regard/optim/clip.hpp>
-#include <regard/optim/schedule.hpp>
 #include <utility>
 
 namespace examples {
@@ -21,37 +17,6 @@ constexpr double largest_grad_norm = 1.0;
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-// Which pictures a step shows: all of them in a random order, then all in another, and so on. What a step shows depends
-// on seed and step alone, so that there is nothing to save for a training to go on.
-class PictureOrder {
- public:
-  PictureOrder(int64_t count, int64_t batch, uint64_t seed)
-      : order_(static_cast<std::size_t>(count)), batch_(batch), seed_(seed) {}
-
-  std::vector<int64_t> batch(int64_t step) {  // steps count from 0
-    std::vector<int64_t> numbers;
-    const auto count = static_cast<int64_t>(order_.size());
-    for (int64_t place = step * batch_; place < (step + 1) * batch_; ++place) {
-      if (place / count != epoch_) shuffle(place / count);
-      numbers.push_back(order_[static_cast<std::size_t>(place % count)]);
-    }
-    return numbers;
-  }
-
- private:
-  void shuffle(int64_t epoch) {
-    std::iota(order_.begin(), order_.end(), 0);
-    Random random(seed_, 1, static_cast<uint64_t>(epoch));
-    for (std::size_t i = order_.size(); i > 1; --i)
-      std::swap(order_[i - 1], order_[static_cast<std::size_t>(random.below(static_cast<int64_t>(i)))]);
-    epoch_ = epoch;
-  }
-
-  std::vector<int64_t> order_;
-  int64_t batch_, epoch_ = -1;
-  uint64_t seed_;
-};
 
 int64_t count_right(const Tensor& logits, const Tensor& labels) {
   return (argmax(logits, -1) == labels).to(regard::DType::i64).sum().item<int64_t>();
@@ -83,70 +48,121 @@ PictureTest test_pictures(const regard::layers::VisionTransformer& model, const 
   return test;
 }
 
-PictureCourse train_pictures(regard::layers::VisionTransformer& model, const PictureSplit& pictures,
-                             const DigitsOptions& options, MetricsWriter& metrics, const ProgressOutput& output) {
-  const auto seed = static_cast<uint64_t>(options.seed);
-  regard::optim::AdamW optimizer(model.parameters(), {.lr = options.lr, .weight_decay = options.weight_decay});
-  regard::optim::WarmupCosine schedule(optimizer, {.warmup_steps = options.warmup, .total_steps = options.steps});
-  PictureOrder order(pictures.training.count(), options.batch, seed);
-  const Distortion distortion{.shift = options.shift, .turn = options.turn, .stretch = options.stretch};
-  const int64_t log_every = options.steps <= 100 ? 1 : 10;
-  const int64_t test_every = std::max<int64_t>(1, options.steps / 20);
-
+PictureCourse picture_course_of(const std::vector<nlohmann::ordered_json>& metrics) {
   PictureCourse course;
-  Progress progress(options.steps, output);
+  for (const auto& line : metrics) {
+    const auto add = [&](const char* key, std::vector<double>& steps, std::vector<double>& values) {
+      if (!line.contains(key) || !line.at(key).is_number()) return;
+      steps.push_back(line.at("step").get<double>());
+      values.push_back(line.at(key).get<double>());
+    };
+    add("loss", course.steps, course.losses);
+    add("test_loss", course.test_steps, course.test_losses);
+  }
+  return course;
+}
+
+PictureTraining::PictureTraining(regard::layers::VisionTransformer& model, const PictureSplit& pictures,
+                                 const DigitsOptions& options)
+    : model_(model),
+      pictures_(pictures),
+      options_(options),
+      decay_steps_(options.decay_steps > 0 ? options.decay_steps : options.steps),
+      // Whole batches only: in each epoch some pictures sit out, others each time.
+      order_({.count = pictures.training.count(),
+              .batch = std::min(options.batch, pictures.training.count()),
+              .seed = static_cast<uint64_t>(options.seed),
+              .drop_last = true}),
+      parameters_(model.parameters()),
+      optimizer_(parameters_, {.lr = options.lr, .weight_decay = options.weight_decay}),
+      schedule_(optimizer_, {.warmup_steps = options.warmup, .total_steps = decay_steps_}),
+      state_{model, &optimizer_, &schedule_} {}
+
+PictureTraining::Step PictureTraining::take_step() {
+  const int64_t per_epoch = order_.batches_per_epoch();
+  const PictureBatch batch =
+      distorted_batch(pictures_.training, order_.at(state_.step / per_epoch, state_.step % per_epoch),
+                      {.shift = options_.shift, .turn = options_.turn, .stretch = options_.stretch},
+                      static_cast<uint64_t>(options_.seed), state_.step);
+  const Tensor logits = model_(batch.images);  // [B, classes]
+  const Tensor loss = cross_entropy(logits, batch.labels, {.label_smoothing = options_.smoothing});
+  optimizer_.zero_grad();
+  loss.backward();
+  Step step{};
+  step.lr = optimizer_.lr();
+  step.loss = loss.item<double>();
+  step.grad_norm = regard::optim::clip_grad_norm(parameters_, largest_grad_norm);
+  if (std::isfinite(step.loss) && std::isfinite(step.grad_norm)) optimizer_.step();
+  schedule_.step();
+  ++state_.step;
+  step.accuracy = static_cast<double>(count_right(logits, batch.labels)) / static_cast<double>(batch.labels.numel());
+  return step;
+}
+
+PictureTest PictureTraining::test() {
+  model_.eval();
+  PictureTest result = test_pictures(model_, pictures_.test);
+  model_.train();
+  return result;
+}
+
+void PictureTraining::run(PictureCourse& course, MetricsWriter& metrics, regard::optim::Checkpoints* checkpoints,
+                          const std::string& data, const StopSignals* stop, const ProgressOutput& output) {
+  const int64_t test_every = std::max<int64_t>(1, decay_steps_ / 20);
+  state_.data = data;
+  Progress progress(options_.steps, output);
   ProgressValues shown;
   double last_logged = seconds_now();
-  int64_t read = 0;
-  model.train();
-  for (int64_t step = 1; step <= options.steps; ++step) {
-    const PictureBatch batch = distorted_batch(pictures.training, order.batch(step - 1), distortion, seed, step);
-    const Tensor logits = model(batch.images);
-    const Tensor loss = cross_entropy(logits, batch.labels, {.label_smoothing = options.smoothing});
-    optimizer.zero_grad();
-    loss.backward();
-    const double lr = optimizer.lr(), loss_value = loss.item<double>();
-    const double grad_norm = regard::optim::clip_grad_norm(model.parameters(), largest_grad_norm);
-    if (!std::isfinite(loss_value))
-      course.diverged = why_diverged(step, "loss", loss_value, lr);
-    else if (!std::isfinite(grad_norm))
-      course.diverged = why_diverged(step, "gradient's norm", grad_norm, lr);
-    else
-      optimizer.step();
-    schedule.step();
+  int64_t steps = 0;
+  bool ends = state_.step >= options_.steps;
+  model_.train();
+  while (!ends) {
+    const Step step = take_step();
+    const int64_t number = state_.step;
+    if (!std::isfinite(step.loss))
+      course.diverged = why_diverged(number, "loss", step.loss, step.lr);
+    else if (!std::isfinite(step.grad_norm))
+      course.diverged = why_diverged(number, "gradient's norm", step.grad_norm, step.lr);
+    const bool last = number == options_.steps;
+    ends = last || course.diverged || (stop != nullptr && stop->signal() != 0);
 
-    read += options.batch;
-    shown.loss = loss_value;
-    shown.accuracy = static_cast<double>(count_right(logits, batch.labels)) / static_cast<double>(options.batch);
-    if (step == 1 || step % log_every == 0 || step == options.steps || course.diverged) {
+    ++steps;
+    shown.loss = step.loss;
+    shown.accuracy = step.accuracy;
+    // Neither --steps nor a checkpoint decides what is logged, but for the last step: a run that goes on writes the
+    // lines that an uninterrupted one would have written.
+    const int64_t log_every = number <= 100 ? 1 : 10;
+    if (number % log_every == 0 || last || course.diverged) {
+      const double seconds = std::max(seconds_now() - last_logged, 1e-9);
       nlohmann::ordered_json line = {
-          {"step", step},
-          {"loss", loss_value},
-          {"lr", lr},
-          {"pictures_per_second", static_cast<double>(read) / std::max(seconds_now() - last_logged, 1e-9)},
-          {"accuracy", *shown.accuracy},
-          {"grad_norm", grad_norm}};
-      course.steps.push_back(static_cast<double>(step));
-      course.losses.push_back(loss_value);
-      if (!course.diverged && (step % test_every < log_every || step == options.steps)) {
-        model.eval();
-        const PictureTest test = test_pictures(model, pictures.test);
-        model.train();
-        line["test_loss"] = test.loss;
-        line["test_accuracy"] = test.accuracy();
-        course.test_steps.push_back(static_cast<double>(step));
-        course.test_losses.push_back(test.loss);
+          {"step", number},
+          {"loss", step.loss},
+          {"lr", step.lr},
+          {"pictures_per_second", static_cast<double>(steps * order_.options().batch) / seconds},
+          {"accuracy", step.accuracy},
+          {"grad_norm", step.grad_norm}};
+      course.steps.push_back(static_cast<double>(number));
+      course.losses.push_back(step.loss);
+      if (!course.diverged && (number % test_every < log_every || last)) {
+        const PictureTest tested = test();
+        line["test_loss"] = tested.loss;
+        line["test_accuracy"] = tested.accuracy();
+        course.test_steps.push_back(static_cast<double>(number));
+        course.test_losses.push_back(tested.loss);
       }
       metrics.write(line);
-      read = 0;
+      steps = 0;
       last_logged = seconds_now();
     }
-    progress.update(step, shown);
-    if (course.diverged) break;
+    const bool due = options_.checkpoint_every > 0 && number % options_.checkpoint_every == 0;
+    if (checkpoints != nullptr && !course.diverged && (due || ends)) {
+      metrics.flush();  // a checkpoint's lines are there whenever it is
+      checkpoints->save(state_);
+    }
+    progress.update(number, shown);
   }
   progress.finish();
-  model.eval();
-  return course;
+  model_.eval();
 }
 
 }  // namespace examples

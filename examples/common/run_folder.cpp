@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/utf8.hpp>
 #include <stdexcept>
@@ -79,6 +81,7 @@ RunFolder make_run_folder(const fs::path& parent, const std::optional<std::strin
   if (make_folder(path)) return {path};
   if (!fs::is_directory(path, error)) throw UsageError("name", path.string() + " is there already, and is no folder");
   if (fs::is_empty(path, error) && !error) return {path};
+  { const RunLock unused(path); }  // nobody's files are moved from under his feet
   int number = 1;
   fs::path aside;
   do aside = parent / (*name + "." + std::to_string(number++));
@@ -132,9 +135,38 @@ void write_json(const fs::path& path, const nlohmann::ordered_json& value) {
   write_file_atomically(path, dumped(value, 2));
 }
 
+std::vector<nlohmann::ordered_json> read_metrics(const fs::path& path, int64_t last_step) {
+  std::vector<nlohmann::ordered_json> lines;
+  if (!is_taken(path)) return lines;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail(path, "read", errno);
+  int64_t number = 0;
+  for (std::string text; std::getline(file, text);) {
+    ++number;
+    if (file.eof()) break;  // no end of line: cut off
+    auto line = nlohmann::ordered_json::parse(text, nullptr, false);
+    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer())
+      throw std::runtime_error(path.string() + ":" + std::to_string(number) + ": not a line of metrics");
+    if (line["step"].get<int64_t>() <= last_step) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
 MetricsWriter::MetricsWriter(fs::path path) : path_(std::move(path)) {
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
   if (file_ < 0) fail(path_, "write", errno);
+}
+
+MetricsWriter::MetricsWriter(fs::path path, int64_t last_step) : path_(std::move(path)) {
+  std::string kept;
+  for (const auto& line : read_metrics(path_, last_step)) kept += dumped(line, -1);
+  write_file_atomically(path_, kept);
+  file_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (file_ < 0) fail(path_, "write", errno);
+}
+
+void MetricsWriter::flush() {
+  if (::fsync(file_) != 0 && errno != EINVAL) fail(path_, "write", errno);  // EINVAL: a pipe or device has no disk
 }
 
 MetricsWriter::~MetricsWriter() { ::close(file_); }

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace examples {
 
@@ -21,7 +23,8 @@ struct RunFolder {
 /// lost or mixed with the new one's files:
 /// - without a name, the run is called BASE-1, BASE-2, ...: the first number that is free;
 /// - with a name that is taken, the earlier folder is renamed to NAME.1 (or the next free number) first. An empty
-///   folder of that name is used as it is.
+///   folder of that name is used as it is. One that a program is still writing to (see RunLock) is not moved: that is
+///   an error.
 /// Throws UsageError for a name that cannot be a folder's (empty, ".", "..", with a slash or control characters, longer
 /// than 200 bytes) or that is taken by a file, and std::runtime_error with path and reason where the system refuses.
 RunFolder make_run_folder(const std::filesystem::path& parent, const std::optional<std::string>& name,
@@ -39,6 +42,10 @@ nlohmann::ordered_json with_finite_numbers(nlohmann::ordered_json value);
 /// Writes `value` as indented JSON, atomically, keys in their order, through with_finite_numbers().
 void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value);
 
+/// The lines of a metrics file up to "step" `last_step`. A line that is cut off at the end is passed over; any other
+/// that is no JSON object with a "step" is a std::runtime_error with file and line. Empty where there is no file.
+std::vector<nlohmann::ordered_json> read_metrics(const std::filesystem::path& path, int64_t last_step = INT64_MAX);
+
 /// A file of one JSON object a line, keys in the order they were given, through with_finite_numbers(). Each line goes
 /// to the system at once and in one piece: a run that is stopped leaves whole lines.
 ///
@@ -48,12 +55,18 @@ class MetricsWriter {
  public:
   /// Begins the file anew. Throws std::runtime_error with path and reason.
   explicit MetricsWriter(std::filesystem::path path);
+  /// Goes on with the file of an earlier run after its step `last_step`: lines up to that "step" are kept, those behind
+  /// it, which the run will write again, and one that was cut off are dropped. The file is replaced whole, so that a
+  /// crash on the way loses nothing. Where there is no file, one is begun.
+  MetricsWriter(std::filesystem::path path, int64_t last_step);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   /// Throws std::invalid_argument where `line` is no JSON object, std::runtime_error where it cannot be written.
   void write(const nlohmann::ordered_json& line);
+  /// Sees to it that the lines are on the disk: before a checkpoint is written, whose steps they tell of.
+  void flush();
 
  private:
   std::filesystem::path path_;

@@ -2,6 +2,7 @@
 #include <iterator>
 #include <regard/autograd/threads.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/sequence_options.hpp>
 
 namespace examples {
@@ -56,18 +57,42 @@ void check_together(const Options& line, const SequenceOptions& options) {
   if (add && options.length > 15) throw UsageError("length", "at most 15 digits with --task add");
 }
 
+// The options of the run in `folder`, with those that may change as they are given now.
+SequenceOptions resumed(const std::filesystem::path& folder, const nlohmann::ordered_json& given) {
+  nlohmann::ordered_json config = read_config(folder);
+  const std::vector<std::string> may_change{"steps", "threads", "checkpoint_every"};
+  check_unchanged(given, config, may_change, folder);
+  for (const std::string& key : may_change)
+    if (given.contains(key)) config[key] = given.at(key);
+  if (config.contains("pairs")) config.erase("task");  // the file is the task
+  const std::vector<std::string> words =
+      command_line("train_sequence", config, {"parameters", "version", "name", "resume", "help"});
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  try {
+    std::optional<SequenceOptions> options =
+        read_sequence_options(static_cast<int>(arguments.size()), arguments.data());
+    options->resume = folder;
+    return *options;
+  } catch (const UsageError& error) {
+    if (given.contains("steps") && std::string(error.what()).starts_with("--steps")) throw;
+    throw std::runtime_error((folder / "config.json").string() + ": " + error.what());
+  }
+}
+
 }  // namespace
 
 std::optional<SequenceOptions> read_sequence_options(int argc, const char* const* argv) {
   SequenceOptions options;
-  std::optional<std::string> pairs;
-  std::optional<int64_t> length, width, heads, layers, steps, batch, warmup, threads;
+  std::optional<std::string> pairs, resume;
+  std::optional<int64_t> length, width, heads, layers, steps, batch, warmup, decay_steps, threads;
   std::optional<double> held_out, lr;
 
   Options line("train_sequence",
                "Trains a small transformer to answer sequences with sequences, and tells how many of the answers to "
                "sequences it never saw are right to the last symbol. The results are in runs/NAME/: metrics.jsonl, "
-               "config.json, checkpoint.safetensors, loss.svg and attention.svg.");
+               "config.json, checkpoint.safetensors, loss.svg and attention.svg; and in checkpoints/ all that "
+               "is needed to go on with it.");
   line.section("The task");
   line.choice("task", options.task, {"copy", "reverse", "sort", "add"},
               "what the model learns: 3142 -> 3142, 3142 -> 2413, 3142 -> 1234, or 37+58= -> 95");
@@ -101,8 +126,11 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
   line.integer("steps", steps, "optimizer steps", in_words(&Defaults::steps), {.at_least = 1, .at_most = 100000000});
   line.integer("batch", batch, "sequences in a step", in_words(&Defaults::batch), {.at_least = 1, .at_most = 65536});
   line.real("lr", lr, "the highest learning rate", in_words(&Defaults::lr), {.above = 0.0});
-  line.integer("warmup", warmup, "steps until the learning rate is highest", "a twentieth of the steps, at most 100",
-               {.at_least = 0});
+  line.integer("warmup", warmup, "steps until the learning rate is highest",
+               "a twentieth of --decay-steps, at most 100", {.at_least = 0});
+  line.integer("decay-steps", decay_steps,
+               "the step at which the learning rate arrives at zero; at least --steps, and fixed when a run begins",
+               "--steps, or the default of --steps if that is more", {.at_least = 1, .at_most = 100000000});
   line.real("weight-decay", options.weight_decay, "how strongly weights are drawn to zero", {.at_least = 0.0});
   line.integer("seed", options.seed,
                "fixes everything random: first weights, data, dropout; equal seeds give equal results to the last bit, "
@@ -115,7 +143,49 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
   line.text("name", options.name,
             "the folder in runs/ for the results; an earlier one of that name is renamed, not overwritten",
             "the task and a number, such as reverse-1", "NAME");
+  line.integer("checkpoint-every", options.checkpoint_every,
+               "steps between checkpoints; 0: at the end only. Ctrl-C writes one, too, before the program ends",
+               {.at_least = 0});
+  line.text("resume", resume,
+            "go on with the run in this folder, such as runs/reverse-1, from its last checkpoint up to --steps; its "
+            "other options are kept",
+            "none", "FOLDER");
   if (!line.parse(argc, argv)) return std::nullopt;
+
+  if (resume) {
+    if (line.given("name")) throw UsageError("name", "has no meaning with --resume: results go to the run's folder");
+    nlohmann::ordered_json given;
+    const auto add = [&](const char* name, const auto& value) {
+      if (!line.given(name)) return;
+      std::string key = name;
+      std::replace(key.begin(), key.end(), '-', '_');
+      if constexpr (requires { value.value(); })
+        given[key] = value.value();
+      else
+        given[key] = value;
+    };
+    add("task", options.task);
+    add("pairs", pairs);
+    add("length", length);
+    add("min-length", options.min_length);
+    add("symbols", options.symbols);
+    add("held-out", held_out);
+    add("examples", options.examples);
+    add("width", width);
+    add("heads", heads);
+    add("layers", layers);
+    add("dropout", options.dropout);
+    add("steps", steps);
+    add("batch", batch);
+    add("lr", lr);
+    add("warmup", warmup);
+    add("decay-steps", decay_steps);
+    add("weight-decay", options.weight_decay);
+    add("seed", options.seed);
+    add("threads", threads);
+    add("checkpoint-every", options.checkpoint_every);
+    return resumed(*resume, given);
+  }
 
   options.pairs = pairs;
   const Defaults& defaults = defaults_of(pairs ? "pairs" : options.task);
@@ -127,12 +197,18 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
   options.steps = steps.value_or(defaults.steps);
   options.batch = batch.value_or(defaults.batch);
   options.lr = lr.value_or(defaults.lr);
-  options.warmup = warmup.value_or(std::min<int64_t>(options.steps / 20, 100));
+  options.decay_steps = decay_steps.value_or(std::max(options.steps, defaults.steps));
+  options.warmup = warmup.value_or(std::min<int64_t>(options.decay_steps / 20, 100));
   options.threads = threads.value_or(regard::num_threads());
   check_together(line, options);
-  if (options.warmup >= options.steps)
-    throw UsageError("warmup", std::to_string(options.warmup) + " is not below the number of steps, " +
-                                   std::to_string(options.steps));
+  if (options.warmup >= options.decay_steps)
+    throw UsageError("warmup", std::to_string(options.warmup) + " is not below the step at which the learning rate " +
+                                   "arrives at zero, " + std::to_string(options.decay_steps));
+  if (options.steps > options.decay_steps)
+    throw UsageError("steps", std::to_string(options.steps) + " goes beyond --decay-steps, " +
+                                  std::to_string(options.decay_steps) +
+                                  ", where the learning rate is zero; a run that is to go on for longer begins with " +
+                                  "a larger --decay-steps");
   if (pairs) options.task = "pairs";
   return options;
 }
@@ -156,9 +232,11 @@ nlohmann::ordered_json to_json(const SequenceOptions& options) {
   json["batch"] = options.batch;
   json["lr"] = options.lr;
   json["warmup"] = options.warmup;
+  json["decay_steps"] = options.decay_steps;
   json["weight_decay"] = options.weight_decay;
   json["seed"] = options.seed;
   json["threads"] = options.threads;
+  json["checkpoint_every"] = options.checkpoint_every;
   return json;
 }
 

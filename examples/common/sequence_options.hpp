@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -22,16 +23,21 @@ struct SequenceOptions {
 
   int64_t steps = 0, batch = 0;
   double lr = 0, weight_decay = 0.01;
-  int64_t warmup = 0;
+  int64_t warmup = 0, decay_steps = 0;  // decay_steps of 0: the steps
   int64_t seed = 1, threads = 0;
 
-  std::optional<std::string> name;  // of the run's folder
+  int64_t checkpoint_every = 250;  // steps; 0: at the end only
+
+  std::optional<std::string> name;              // of the run's folder
+  std::optional<std::filesystem::path> resume;  // the folder of a run to go on with
 };
 
-/// Reads train_sequence's command line. Nothing where it held --help, which was then printed. Throws UsageError.
+/// Reads train_sequence's command line. Nothing where it held --help, which was then printed. With --resume, the
+/// options are those of that run's config.json; only its end, --steps, and what changes no number may be given anew.
+/// Throws UsageError.
 std::optional<SequenceOptions> read_sequence_options(int argc, const char* const* argv);
 
-/// All of them, for config.json.
+/// All but name and resume, for config.json.
 nlohmann::ordered_json to_json(const SequenceOptions& options);
 
 }  // namespace examples

@@ -4,9 +4,7 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/sequence_training.hpp>
-#include <regard/optim/adam.hpp>
 #include <regard/optim/clip.hpp>
-#include <regard/optim/schedule.hpp>
 #include <utility>
 
 namespace examples {
@@ -66,68 +64,124 @@ SequenceScore score(const SequenceModel& model, const std::vector<Example>& exam
   return {loss / static_cast<double>(tokens), static_cast<double>(right) / static_cast<double>(tokens)};
 }
 
-TrainingCourse train_sequences(SequenceModel& model, const SequenceTask& task, const SequenceOptions& options,
-                               const std::vector<Example>& held_out, MetricsWriter& metrics,
-                               const ProgressOutput& output) {
-  regard::optim::AdamW optimizer(model.parameters(), {.lr = options.lr, .weight_decay = options.weight_decay});
-  regard::optim::WarmupCosine schedule(optimizer, {.warmup_steps = options.warmup, .total_steps = options.steps});
-  const int64_t log_every = options.steps <= 100 ? 1 : 10;
-  const int64_t held_out_every = std::max<int64_t>(1, options.steps / 20);
-
+TrainingCourse course_of(const std::vector<nlohmann::ordered_json>& metrics) {
   TrainingCourse course;
-  Progress progress(options.steps, output);
+  for (const auto& line : metrics) {
+    const auto add = [&](const char* key, std::vector<double>& steps, std::vector<double>& values) {
+      if (!line.contains(key) || !line.at(key).is_number()) return;
+      steps.push_back(line.at("step").get<double>());
+      values.push_back(line.at(key).get<double>());
+    };
+    add("loss", course.steps, course.losses);
+    add("held_out_loss", course.held_out_steps, course.held_out_losses);
+  }
+  return course;
+}
+
+SequenceTraining::SequenceTraining(SequenceModel& model, const SequenceTask& task, const SequenceOptions& options)
+    : model_(model),
+      task_(task),
+      options_(options),
+      decay_steps_(options.decay_steps > 0 ? options.decay_steps : options.steps),
+      parameters_(model.parameters()),
+      optimizer_(parameters_, {.lr = options.lr, .weight_decay = options.weight_decay}),
+      schedule_(optimizer_, {.warmup_steps = options.warmup, .total_steps = decay_steps_}),
+      state_{model, &optimizer_, &schedule_} {}
+
+void SequenceTraining::resume(const regard::optim::Checkpoints& checkpoints) { checkpoints.load_latest(state_); }
+
+SequenceTraining::Step SequenceTraining::take_step() {
+  const std::vector<Example> examples = task_.training_batch(state_.step, options_.batch);
+  const SequenceBatch batch = join_batch(examples);
+  const Answered answered = read(model_, batch);
+  const Tensor loss = cross_entropy(answered.logits, answered.targets);
+  optimizer_.zero_grad();
+  loss.backward();
+  Step step{};
+  step.lr = optimizer_.lr();
+  step.loss = loss.item<double>();
+  step.grad_norm = regard::optim::clip_grad_norm(parameters_, largest_grad_norm);
+  if (std::isfinite(step.loss) && std::isfinite(step.grad_norm)) optimizer_.step();
+  schedule_.step();
+  ++state_.step;
+  step.tokens = tokens_read(examples);
+  step.accuracy = static_cast<double>(count_right(answered)) / static_cast<double>(batch.tokens);
+  return step;
+}
+
+SequenceScore SequenceTraining::score_on(const std::vector<Example>& held_out) {
+  model_.eval();
+  const SequenceScore result = score(model_, held_out);
+  model_.train();
+  return result;
+}
+
+void SequenceTraining::run(TrainingCourse& course, const std::vector<Example>& held_out, MetricsWriter& metrics,
+                           const SequenceCheckpoints& checkpoints, const StopSignals* stop,
+                           const ProgressOutput& output) {
+  const int64_t held_out_every = std::max<int64_t>(1, decay_steps_ / 20);
+  state_.data = checkpoints.data;
+  Progress progress(options_.steps, output);
   ProgressValues shown;
   double last_logged = seconds_now();
   int64_t tokens = 0;
-  model.train();
-  for (int64_t step = 1; step <= options.steps; ++step) {
-    const std::vector<Example> examples = task.training_batch(step - 1, options.batch);
-    const SequenceBatch batch = join_batch(examples);
-    const Answered answered = read(model, batch);
-    const Tensor loss = cross_entropy(answered.logits, answered.targets);
-    optimizer.zero_grad();
-    loss.backward();
-    const double lr = optimizer.lr(), loss_value = loss.item<double>();
-    const double grad_norm = regard::optim::clip_grad_norm(model.parameters(), largest_grad_norm);
-    if (!std::isfinite(loss_value))
-      course.diverged = why_diverged(step, "loss", loss_value, lr);
-    else if (!std::isfinite(grad_norm))
-      course.diverged = why_diverged(step, "gradient's norm", grad_norm, lr);
-    else
-      optimizer.step();
-    schedule.step();
+  bool ends = state_.step >= options_.steps;
+  model_.train();
+  while (!ends) {
+    const Step step = take_step();
+    const int64_t number = state_.step;
+    if (!std::isfinite(step.loss))
+      course.diverged = why_diverged(number, "loss", step.loss, step.lr);
+    else if (!std::isfinite(step.grad_norm))
+      course.diverged = why_diverged(number, "gradient's norm", step.grad_norm, step.lr);
+    const bool last = number == options_.steps;
+    ends = last || course.diverged || (stop != nullptr && stop->signal() != 0);
 
-    tokens += tokens_read(examples);
-    shown.loss = loss_value;
-    shown.accuracy = static_cast<double>(count_right(answered)) / static_cast<double>(batch.tokens);
-    if (step == 1 || step % log_every == 0 || step == options.steps || course.diverged) {
+    tokens += step.tokens;
+    shown.loss = step.loss;
+    shown.accuracy = step.accuracy;
+    std::optional<SequenceScore> held_out_score;
+    // Neither --steps nor a checkpoint decides what is logged, but for the last step: a run that goes on writes the
+    // lines that an uninterrupted one would have written.
+    const int64_t log_every = number <= 100 ? 1 : 10;
+    if (number % log_every == 0 || last || course.diverged) {
       shown.tokens_per_second = static_cast<double>(tokens) / std::max(seconds_now() - last_logged, 1e-9);
-      nlohmann::ordered_json line = {{"step", step},
-                                     {"loss", loss_value},
-                                     {"lr", lr},
+      nlohmann::ordered_json line = {{"step", number},
+                                     {"loss", step.loss},
+                                     {"lr", step.lr},
                                      {"tokens_per_second", *shown.tokens_per_second},
-                                     {"accuracy", *shown.accuracy},
-                                     {"grad_norm", grad_norm}};
-      course.steps.push_back(static_cast<double>(step));
-      course.losses.push_back(loss_value);
-      if (!course.diverged && (step % held_out_every < log_every || step == options.steps)) {
-        model.eval();
-        const SequenceScore held_out_score = score(model, held_out);
-        model.train();
-        line["held_out_loss"] = held_out_score.loss;
-        line["held_out_accuracy"] = held_out_score.accuracy;
-        course.held_out_steps.push_back(static_cast<double>(step));
-        course.held_out_losses.push_back(held_out_score.loss);
+                                     {"accuracy", step.accuracy},
+                                     {"grad_norm", step.grad_norm}};
+      course.steps.push_back(static_cast<double>(number));
+      course.losses.push_back(step.loss);
+      if (!course.diverged && (number % held_out_every < log_every || last)) {
+        held_out_score = score_on(held_out);
+        line["held_out_loss"] = held_out_score->loss;
+        line["held_out_accuracy"] = held_out_score->accuracy;
+        course.held_out_steps.push_back(static_cast<double>(number));
+        course.held_out_losses.push_back(held_out_score->loss);
       }
       metrics.write(line);
       tokens = 0;
       last_logged = seconds_now();
     }
-    progress.update(step, shown);
-    if (course.diverged) break;
+    const bool due = checkpoints.every > 0 && number % checkpoints.every == 0;
+    if (checkpoints.folder != nullptr && !course.diverged && (due || ends)) {
+      metrics.flush();  // a checkpoint's lines are there whenever it is
+      if (!held_out_score) held_out_score = score_on(held_out);
+      checkpoints.folder->save(state_, held_out_score->loss);
+    }
+    progress.update(number, shown);
   }
   progress.finish();
-  model.eval();
+  model_.eval();
+}
+
+TrainingCourse train_sequences(SequenceModel& model, const SequenceTask& task, const SequenceOptions& options,
+                               const std::vector<Example>& held_out, MetricsWriter& metrics,
+                               const ProgressOutput& output) {
+  TrainingCourse course;
+  SequenceTraining(model, task, options).run(course, held_out, metrics, {}, nullptr, output);
   return course;
 }
 

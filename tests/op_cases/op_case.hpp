@@ -108,6 +108,7 @@ Table matrix_cases();
 Table normalise_cases();
 Table loss_cases();
 Table attention_cases();
+Table rotary_cases();
 Table random_cases();
 
 /// Runs every row and fails with what went wrong; prints how many checks it made.

@@ -2,6 +2,7 @@
 """Writes the reference values that Regard's tests compare with, as computed by PyTorch on the CPU.
 
     pip install torch numpy transformers
+    pip install torch numpy tokenizers transformers
     python3 tests/reference/generate.py            # every file
     python3 tests/reference/generate.py ops_nn     # only these
 
@@ -20,7 +21,18 @@ from pathlib import Path
 
 import torch
 
-from generator import attention, common, loss_curve, ops, optimizers, transformer, vision
+from generator import (
+    attention,
+    byte_pairs,
+    common,
+    loss_curve,
+    ops,
+    optimizers,
+    positions,
+    torch_models,
+    transformer,
+    vision,
+)
 
 FILES = {
     "ops_elementwise": ops.elementwise,
@@ -31,10 +43,13 @@ FILES = {
     "ops_nn": ops.neural,
     "attention": attention.cases,
     "transformer": transformer.cases,
+    "positions": positions.cases,
+    "torch_models": torch_models.cases,
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
     "vision": vision.cases,
+    "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
 }
 
 

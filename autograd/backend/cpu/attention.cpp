@@ -26,7 +26,7 @@ MaskKind kind_of(const Tensor& mask) {
 
 template <class T>
 AttentionProblem<T> make_problem(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k,
-                                 const Tensor& v, const Tensor& mask, const Tensor& key_mask,
+                                 const Tensor& v, const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
                                  const AttentionSettings& settings) {
   AttentionProblem<T> p{};
   p.batch = q.size(0);
@@ -35,6 +35,7 @@ AttentionProblem<T> make_problem(const Tensor& y, const Tensor& statistics, cons
   p.keys = k.size(2);
   p.width = q.size(3);
   p.value_width = v.size(3);
+  p.group = k.size(1) > 0 ? q.size(1) / k.size(1) : 1;
   p.q = rows_of<const T>(q);
   p.k = rows_of<const T>(k);
   p.v = rows_of<const T>(v);
@@ -48,6 +49,7 @@ AttentionProblem<T> make_problem(const Tensor& y, const Tensor& statistics, cons
     p.key_mask_batch = key_mask.strides()[0];
     p.key_mask_key = key_mask.strides()[1];
   }
+  p.slopes = alibi.defined() ? static_cast<const double*>(alibi.raw_data()) : nullptr;
   p.scale = static_cast<T>(settings.scale);
   p.causal = settings.causal;
   p.drops = settings.dropout > 0;
@@ -81,59 +83,66 @@ void add_rows(const HeadRows<T>& x, const HeadRows<T>& part, int64_t n, int64_t 
   }
 }
 
+// Gradients of keys and values are sums over the queries of every head that uses them, in a fixed order. With few heads
+// of keys the queries are split in parts, by heads and then by ranges, each of which adds up dk and dv of its own: the
+// first in place, the others beside.
 template <class T>
 void run_backward(const AttentionProblem<T>& p) {
-  const int64_t heads = p.batch * p.heads;
-  if (heads == 0) return;
-  // With few heads their queries are split in ranges too, each of which adds up dk and dv of its own: the first in
-  // place, the others beside.
+  const int64_t key_heads = p.heads / p.group, batch_heads = p.batch * key_heads;
+  if (batch_heads == 0) return;
   const int64_t tile = attention_tile_queries<T>();
-  const int64_t ranges = std::clamp<int64_t>(std::min((8 + heads - 1) / heads, p.queries / (4 * tile)), 1, 8);
+  const int64_t wanted = (8 + batch_heads - 1) / batch_heads;
+  const int64_t splits = std::min(p.group, wanted);
+  const int64_t ranges = std::clamp<int64_t>(std::min((wanted + splits - 1) / splits, p.queries / (4 * tile)), 1, 8);
   const int64_t range_queries = ((p.queries + ranges - 1) / ranges + tile - 1) / tile * tile;
+  const int64_t parts = splits * ranges;
   Tensor dk_parts, dv_parts;
-  const auto make_parts = [&](const HeadRows<T>& x, Tensor& parts, int64_t width) {
-    if (x && ranges > 1) parts = empty({ranges - 1, p.batch, p.heads, p.keys, width}, dtype_of<T>());
+  const auto make_parts = [&](const HeadRows<T>& x, Tensor& memory, int64_t width) {
+    if (x && parts > 1) memory = empty({parts - 1, p.batch, key_heads, p.keys, width}, dtype_of<T>());
   };
   make_parts(p.dk, dk_parts, p.width);
   make_parts(p.dv, dv_parts, p.value_width);
-  const auto part_of = [&](const HeadRows<T>& x, const Tensor& parts, int64_t range, int64_t width) -> HeadRows<T> {
-    if (!x || range == 0) return x;
-    const int64_t head = p.keys * width, batch = p.heads * head;
-    return {static_cast<T*>(parts.raw_data()) + (range - 1) * p.batch * batch, batch, head, width, 1};
+  const auto part_of = [&](const HeadRows<T>& x, const Tensor& memory, int64_t part, int64_t width) -> HeadRows<T> {
+    if (!x || part == 0) return x;
+    const int64_t head = p.keys * width, batch = key_heads * head;
+    return {static_cast<T*>(memory.raw_data()) + (part - 1) * p.batch * batch, batch, head, width, 1};
   };
-  const auto with_parts = [&](int64_t range) {
-    AttentionProblem<T> part = p;
-    part.dk = part_of(p.dk, dk_parts, range, p.width);
-    part.dv = part_of(p.dv, dv_parts, range, p.value_width);
-    return part;
+  const auto with_parts = [&](int64_t part) {
+    AttentionProblem<T> own = p;
+    own.dk = part_of(p.dk, dk_parts, part, p.width);
+    own.dv = part_of(p.dv, dv_parts, part, p.value_width);
+    return own;
   };
-  const double work = work_of_query(p, 2.5) * static_cast<double>(p.queries) / static_cast<double>(ranges);
-  parallel_for(heads * ranges, attention_grain(heads * ranges, work), [&](int64_t begin, int64_t end) {
+  const double work = work_of_query(p, 2.5) * static_cast<double>(p.queries * p.group) / static_cast<double>(parts);
+  parallel_for(batch_heads * parts, attention_grain(batch_heads * parts, work), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t head = task / ranges, n = head / p.heads, h = head % p.heads;
+      const int64_t head = task / parts, n = head / key_heads, key_head = head % key_heads;
+      const int64_t split = task / ranges % splits;
       const int64_t range = ranges - 1 - task % ranges;  // the last first: the longest where causal
-      const AttentionProblem<T> part = with_parts(range);
+      const AttentionProblem<T> part = with_parts(split * ranges + range);
       const int64_t first = std::min(p.queries, range * range_queries);
       const int64_t last = std::min(p.queries, first + range_queries);
       const bool fresh = first < last && p.visible_keys(last - 1) == p.keys && p.key_mask_kind == MaskKind::none &&
                          (p.mask_kind == MaskKind::none || p.mask_kind == MaskKind::floating);
-      if (part.dk && !fresh) zero_rows(part.dk, n, h, p.keys, p.width);
-      if (part.dv && !fresh) zero_rows(part.dv, n, h, p.keys, p.value_width);
-      if (first < last) attention_backward(part, n, h, first, last, fresh);
+      if (part.dk && !fresh) zero_rows(part.dk, n, key_head, p.keys, p.width);
+      if (part.dv && !fresh) zero_rows(part.dv, n, key_head, p.keys, p.value_width);
+      const int64_t first_member = split * p.group / splits, end_member = (split + 1) * p.group / splits;
+      for (int64_t member = first_member; first < last && member < end_member; ++member)
+        attention_backward(part, n, key_head * p.group + member, first, last, fresh && member == first_member);
     }
   });
-  if (ranges == 1) return;
+  if (parts == 1) return;
   constexpr int64_t rows = 128;
   const int64_t pieces = (p.keys + rows - 1) / rows;
-  const double add_work = static_cast<double>(ranges * rows * (p.width + p.value_width));
-  parallel_for(heads * pieces, attention_grain(heads * pieces, add_work), [&](int64_t begin, int64_t end) {
+  const double add_work = static_cast<double>(parts * rows * (p.width + p.value_width));
+  parallel_for(batch_heads * pieces, attention_grain(batch_heads * pieces, add_work), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t head = task / pieces, n = head / p.heads, h = head % p.heads;
+      const int64_t head = task / pieces, n = head / key_heads, key_head = head % key_heads;
       const int64_t first = task % pieces * rows, last = std::min(p.keys, first + rows);
-      for (int64_t range = 1; range < ranges; ++range) {
-        const AttentionProblem<T> part = with_parts(range);
-        if (p.dk) add_rows(p.dk, part.dk, n, h, first, last, p.width);
-        if (p.dv) add_rows(p.dv, part.dv, n, h, first, last, p.value_width);
+      for (int64_t other = 1; other < parts; ++other) {
+        const AttentionProblem<T> part = with_parts(other);
+        if (p.dk) add_rows(p.dk, part.dk, n, key_head, first, last, p.width);
+        if (p.dv) add_rows(p.dv, part.dv, n, key_head, first, last, p.value_width);
       }
     }
   });
@@ -149,9 +158,9 @@ int64_t attention_grain(int64_t tasks, double work_a_task) {
 }
 
 void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
-               const Tensor& mask, const Tensor& key_mask, const AttentionSettings& settings) {
+               const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings) {
   visit_compute(q.dtype(), [&]<class T>(T) {
-    const AttentionProblem<T> p = make_problem<T>(y, statistics, q, k, v, mask, key_mask, settings);
+    const AttentionProblem<T> p = make_problem<T>(y, statistics, q, k, v, mask, key_mask, alibi, settings);
     const int64_t tile = attention_tile_queries<T>(), tasks = p.batch * p.heads * ((p.queries + tile - 1) / tile);
     if (tasks == 0) return;
     const double work = work_of_query(p, 1) * static_cast<double>(std::min(tile, p.queries));
@@ -162,9 +171,9 @@ void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const
 
 void attention_grad(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
                     const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                    const Tensor& key_mask, const AttentionSettings& settings) {
+                    const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings) {
   visit_compute(q.dtype(), [&]<class T>(T) {
-    AttentionProblem<T> p = make_problem<T>(y, statistics, q, k, v, mask, key_mask, settings);
+    AttentionProblem<T> p = make_problem<T>(y, statistics, q, k, v, mask, key_mask, alibi, settings);
     p.dy = rows_of<const T>(dy);
     p.dq = rows_of<T>(dq);
     p.dk = rows_of<T>(dk);

@@ -96,7 +96,7 @@ HWY_INLINE void backward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h
                               bool fresh, const BackwardMemory<T>& memory) {
   const Tag<T> d;
   const int64_t lanes = lanes_of<T>();
-  const int64_t columns = whole_vectors<T>(queries);
+  const int64_t columns = whole_vectors<T>(queries), key_head = h / p.group;
   const bool wants_scores = p.dq || p.dk;
   const int64_t q_stride = whole_vectors<T>(p.width), dy_stride = whole_vectors<T>(p.value_width);
   const T* q = p.q.at(n, h) + first_query * p.q.row;
@@ -137,11 +137,11 @@ HWY_INLINE void backward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h
       const int64_t at = k * columns + column;
       if (p.dv)
         add_product(count, p.value_width, columns - column, memory.weights + at, columns,
-                    memory.dy_rows + column * dy_stride, dy_stride, p.dv.at(n, h) + (key + k) * p.dv.row, p.dv.row,
-                    !fresh);
+                    memory.dy_rows + column * dy_stride, dy_stride, p.dv.at(n, key_head) + (key + k) * p.dv.row,
+                    p.dv.row, !fresh);
       if (p.dk)
         add_product(count, p.width, columns - column, memory.dscores + at, columns, memory.q_rows + column * q_stride,
-                    q_stride, p.dk.at(n, h) + (key + k) * p.dk.row, p.dk.row, !fresh);
+                    q_stride, p.dk.at(n, key_head) + (key + k) * p.dk.row, p.dk.row, !fresh);
       if (p.dq)
         multiply<true>(static_cast<int>((columns - column) / lanes), p.width, count,
                        Product<T>{keys.data + k * keys.stride, keys.stride, memory.dscores + at, columns,

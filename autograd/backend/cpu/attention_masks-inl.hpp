@@ -160,11 +160,34 @@ HWY_INLINE void read_kept(const AttentionProblem<T>& p, const TilePlace& tile, W
 #endif
 
 template <class T>
-HWY_INLINE void read_added(const AttentionProblem<T>& p, const TilePlace& tile, T* added) {
+HWY_INLINE void read_float_mask(const AttentionProblem<T>& p, const TilePlace& tile, T* added) {
   const T* data = reinterpret_cast<const T*>(p.mask.data) + tile.n * p.mask.batch + tile.h * p.mask.head +
                   tile.first_query * p.mask.row + tile.first_key * p.mask.column;
   const HeadRows<const T> rows{data, 0, 0, p.mask.row, p.mask.column};
   read_columns(added, tile.columns, rows, data, tile.queries, tile.keys, T(1));
+}
+
+// What is added to scores: a float mask, the distances of ALiBi, or both.
+template <class T>
+HWY_INLINE void read_added(const AttentionProblem<T>& p, const TilePlace& tile, T* added) {
+  const bool has_mask = p.mask_kind == MaskKind::floating;
+  if (has_mask) read_float_mask(p, tile, added);
+  if (p.slopes == nullptr) return;
+  const Tag<T> d;
+  const auto slope = hn::Set(d, static_cast<T>(p.slopes[tile.h])), zero = hn::Zero(d);
+  for (int64_t k = 0; k < tile.keys; ++k) {
+    const int64_t from = tile.first_query + p.keys - p.queries - (tile.first_key + k);
+    for (int64_t column = 0; column < tile.columns; column += lanes_of<T>()) {
+      const auto distance = hn::Abs(hn::Add(hn::Iota(d, T(0)), hn::Set(d, static_cast<T>(from + column))));
+      T* at = added + k * tile.columns + column;
+      hn::Store(hn::Sub(has_mask ? hn::Load(d, at) : zero, hn::Mul(slope, distance)), d, at);
+    }
+  }
+}
+
+template <class T>
+HWY_INLINE bool adds_to_scores(const AttentionProblem<T>& p) {
+  return p.mask_kind == MaskKind::floating || p.slopes != nullptr;
 }
 
 // Memory for what a tile's masks need.
@@ -176,7 +199,7 @@ struct MaskMemory {
     const bool blocks = p.causal || p.key_mask_kind != MaskKind::none || p.mask_kind != MaskKind::none;
     allowed = parts.take<Word<T>>(blocks ? tile_words * columns : 0);
     kept = parts.take<Word<T>>(p.drops ? tile_words * columns : 0);
-    added = parts.take<T>(p.mask_kind == MaskKind::floating ? most_tile_keys * columns : 0);
+    added = parts.take<T>(adds_to_scores(p) ? most_tile_keys * columns : 0);
   }
 };
 
@@ -189,7 +212,7 @@ HWY_INLINE bool read_mask(const AttentionProblem<T>& p, const TilePlace& tile, c
     read_kept(p, tile, memory.kept);
     mask.kept = memory.kept;
   }
-  if (p.mask_kind == MaskKind::floating) {
+  if (adds_to_scores(p)) {
     read_added(p, tile, memory.added);
     mask.added = memory.added;
   }
@@ -231,7 +254,7 @@ HWY_INLINE bool must_copy(const AttentionProblem<T>& p, const HeadRows<const T>&
 template <class T>
 HWY_INLINE TileRows<T> tile_rows(const AttentionProblem<T>& p, const TilePlace& tile, const HeadRows<const T>& rows,
                                  int64_t width, T* memory) {
-  const T* data = rows.at(tile.n, tile.h) + tile.first_key * rows.row;
+  const T* data = rows.at(tile.n, tile.h / p.group) + tile.first_key * rows.row;
   if (!must_copy(p, rows)) return {data, rows.row};
   const bool row_mask = p.blocks_keys() && (p.mask_kind == MaskKind::boolean || p.mask_kind == MaskKind::integer) &&
                         (p.mask.row == 0 || p.queries == 1);

@@ -22,6 +22,7 @@ enum class MaskKind : uint8_t { none, boolean, integer, floating };
 template <class T>
 struct AttentionProblem {
   int64_t batch, heads, queries, keys, width, value_width;
+  int64_t group;  // query heads that share a head of keys and values: head h uses h / group of k, v, dk and dv
   HeadRows<const T> q, k, v;
   HeadRows<T> y;           // the output; read only in backward
   T* statistics;           // [N, H, 2, L]: largest score and inverse sum of each row
@@ -32,6 +33,7 @@ struct AttentionProblem {
   MaskKind key_mask_kind;
   const char* key_mask;
   int64_t key_mask_batch, key_mask_key;  // strides
+  const double* slopes;                  // [H] of ALiBi; null: none
   T scale;
   bool causal;
   bool drops;

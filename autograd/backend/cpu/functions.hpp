@@ -45,10 +45,11 @@ void gemm(DType dtype, int64_t m, int64_t n, int64_t k, double alpha, const void
           const void* b, int64_t b_row, int64_t b_column, double beta, void* c, int64_t c_row, int64_t c_column,
           const GemmBatch& batch);
 void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
-               const Tensor& mask, const Tensor& key_mask, const AttentionSettings& settings);
+               const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
 void attention_grad(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
                     const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                    const Tensor& key_mask, const AttentionSettings& settings);
+                    const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
+void rotate(const Tensor& y, const Tensor& x, const Tensor& cosines, const Tensor& sines, bool interleaved, bool back);
 void uniform(const Tensor& y, double low, double high, uint64_t seed, uint64_t offset);
 void normal(const Tensor& y, double mean, double std, uint64_t seed, uint64_t offset);
 void randint(const Tensor& y, int64_t low, int64_t high, uint64_t seed, uint64_t offset);
@@ -57,6 +58,7 @@ void dropout(const Tensor& y, const Tensor& a, double p, uint64_t seed, uint64_t
 void sgd_step(const Tensor& p, const Tensor& grad, const Tensor& velocity, const SgdStep& options);
 void adam_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
                const AdamStep& options);
+void lion_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const LionStep& options);
 void norm_squared(const Tensor& x, double* result);
 
 }  // namespace regard::cpu_backend

@@ -1,4 +1,4 @@
-// One pass over a parameter, its gradient and its moments: SGD, Adam, AdamW; and the norm of a gradient.
+// One pass over a parameter, its gradient and its moments: SGD, Adam, AdamW, Lion; and the norm of a gradient.
 #include <cmath>
 
 #include <regard/autograd/backend/cpu/functions.hpp>
@@ -59,6 +59,23 @@ void adam(int64_t n, T* p, const T* grad, T* exp_avg, T* exp_avg_sq, const AdamS
   });
 }
 
+template <class T>
+void lion(int64_t n, T* p, const T* grad, T* exp_avg, const LionStep& o) {
+  const Tag<T> d;
+  const auto beta1 = hn::Set(d, static_cast<T>(o.beta1)), rest1 = hn::Set(d, static_cast<T>(1 - o.beta1)),
+             beta2 = hn::Set(d, static_cast<T>(o.beta2)), rest2 = hn::Set(d, static_cast<T>(1 - o.beta2)),
+             lr = hn::Set(d, static_cast<T>(o.lr)), keep = hn::Set(d, static_cast<T>(1 - o.lr * o.weight_decay)),
+             zero = hn::Zero(d), one = hn::Set(d, T{1});
+  each_vector<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+    const auto g = load(d, grad + i, count), m = load(d, exp_avg + i, count);
+    const auto c = hn::MulAdd(beta1, m, hn::Mul(rest1, g));
+    // The sign, 0 for 0; NaN stays NaN: a step that went wrong is seen in the parameter.
+    const auto sign = hn::IfThenElse(hn::Gt(c, zero), one, hn::IfThenElse(hn::Lt(c, zero), hn::Neg(one), c));
+    store(hn::NegMulAdd(lr, sign, hn::Mul(load(d, p + i, count), keep)), d, p + i, count);
+    store(hn::MulAdd(beta2, m, hn::Mul(rest2, g)), d, exp_avg + i, count);
+  });
+}
+
 // In f64 throughout: the square of an f32 as large as 1e20 is no f32.
 double squares_f32(int64_t n, const float* x) {
   const hn::ScalableTag<double> d;
@@ -90,6 +107,8 @@ void adam_f32(int64_t n, float* p, const float* g, float* m, float* v, const Ada
 void adam_f64(int64_t n, double* p, const double* g, double* m, double* v, const AdamStep& o) {
   adam(n, p, g, m, v, o);
 }
+void lion_f32(int64_t n, float* p, const float* g, float* m, const LionStep& o) { lion(n, p, g, m, o); }
+void lion_f64(int64_t n, double* p, const double* g, double* m, const LionStep& o) { lion(n, p, g, m, o); }
 
 }  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -101,6 +120,8 @@ HWY_EXPORT(sgd_f32);
 HWY_EXPORT(sgd_f64);
 HWY_EXPORT(adam_f32);
 HWY_EXPORT(adam_f64);
+HWY_EXPORT(lion_f32);
+HWY_EXPORT(lion_f64);
 HWY_EXPORT(squares_f32);
 HWY_EXPORT(squares_f64);
 
@@ -135,6 +156,20 @@ void adam_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const
         HWY_DYNAMIC_DISPATCH(adam_f64)(end - begin, x + begin, g + begin, m + begin, v + begin, options);
       else
         HWY_DYNAMIC_DISPATCH(adam_f32)(end - begin, x + begin, g + begin, m + begin, v + begin, options);
+    });
+  });
+}
+
+void lion_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const LionStep& options) {
+  visit_compute(p.dtype(), [&]<class T>(T) {
+    T* x = p.data<T>();
+    const T* g = grad.data<T>();
+    T* m = exp_avg.data<T>();
+    parallel_for(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      if constexpr (std::is_same_v<T, double>)
+        HWY_DYNAMIC_DISPATCH(lion_f64)(end - begin, x + begin, g + begin, m + begin, options);
+      else
+        HWY_DYNAMIC_DISPATCH(lion_f32)(end - begin, x + begin, g + begin, m + begin, options);
     });
   });
 }

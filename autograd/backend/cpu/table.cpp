@@ -41,6 +41,7 @@ constexpr Kernels cpu_table{
     .gemm = cpu_backend::gemm,
     .attention = cpu_backend::attention,
     .attention_grad = cpu_backend::attention_grad,
+    .rotate = cpu_backend::rotate,
     .uniform = cpu_backend::uniform,
     .normal = cpu_backend::normal,
     .randint = cpu_backend::randint,
@@ -48,6 +49,7 @@ constexpr Kernels cpu_table{
     .dropout = cpu_backend::dropout,
     .sgd_step = cpu_backend::sgd_step,
     .adam_step = cpu_backend::adam_step,
+    .lion_step = cpu_backend::lion_step,
     .norm_squared = cpu_backend::norm_squared,
 };
 

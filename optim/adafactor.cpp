@@ -1,0 +1,80 @@
+#include <regard/optim/adafactor.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <regard/autograd/backend/kernels.hpp>
+#include <regard/autograd/ops.hpp>
+
+namespace regard::optim {
+
+namespace {
+
+double root_mean_square(const Tensor& x) {
+  if (x.numel() == 0) return 0;
+  double squares = 0;
+  kernels(x).norm_squared(x.contiguous(), &squares);
+  return std::sqrt(squares / static_cast<double>(x.numel()));
+}
+
+// x moves to y by this share of the way.
+void move_towards(const Tensor& x, const Tensor& y, double share) { x.mul_(1 - share).add_(y, share); }
+
+}  // namespace
+
+Adafactor::Adafactor(const std::vector<ParameterGroup<AdafactorOptions>>& groups)
+    : Optimizer("Adafactor", {"row_var", "col_var", "variance"}) {
+  for (const auto& group : groups) {
+    const AdafactorOptions& o = group.options;
+    check<ValueError>(o.beta2_decay <= 0, name(), "beta2_decay ", o.beta2_decay, " must not be positive");
+    check<ValueError>(!o.eps1 || *o.eps1 >= 0, name(), "eps1 ", o.eps1.value_or(0), " must not be negative");
+    check<ValueError>(o.eps2 >= 0 && o.weight_decay >= 0, name(), "eps2 ", o.eps2, " and weight_decay ", o.weight_decay,
+                      " must not be negative");
+    check<ValueError>(o.d >= 1, name(), "d ", o.d, " must be at least 1");
+    add_group(group.parameters, o.lr);
+    options_.push_back(o);
+  }
+  check<ValueError>(!options_.empty(), name(), "no parameter groups are given");
+}
+Adafactor::Adafactor(const Tensors& parameters, const AdafactorOptions& options)
+    : Adafactor(std::vector<ParameterGroup<AdafactorOptions>>{{parameters, options}}) {}
+
+std::optional<Shape> Adafactor::slot_shape(size_t, const Tensor& parameter, size_t slot) const {
+  const int64_t dims = parameter.dim();
+  if ((dims < 2) != (slot == 2)) return std::nullopt;
+  Shape shape = parameter.shape();
+  if (slot < 2) shape[dims - 1 - static_cast<int64_t>(slot)] = 1;
+  return shape;
+}
+
+void Adafactor::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
+  const AdafactorOptions& o = options_[group];
+  for (size_t slot = 0; slot < state.slots.size(); ++slot)
+    if (std::optional<Shape> shape = slot_shape(group, parameter, slot); shape && !state.slots[slot].defined())
+      state.slots[slot] = zeros(*shape, TensorOptions(parameter.dtype(), parameter.device()));
+  const double eps1 = o.eps1.value_or(parameter.dtype() == DType::f64 ? std::numeric_limits<double>::epsilon()
+                                                                      : std::numeric_limits<float>::epsilon());
+  const auto step = static_cast<double>(state.step);
+  const double fresh = std::pow(step, o.beta2_decay);
+  const double size = std::max(o.eps2, root_mean_square(parameter)) * std::min(lr(group), 1 / std::sqrt(step));
+  const Tensor values = parameter.detach();
+  if (o.weight_decay != 0) values.mul_(1 - lr(group) * o.weight_decay);
+
+  const Tensor squared = square(grad);
+  Tensor estimate;
+  if (grad.dim() > 1) {
+    const Tensor &row_var = state.slots[0], &col_var = state.slots[1];
+    move_towards(row_var, mean(squared, {-1}, true), fresh);                // [..., n, 1]
+    move_towards(col_var, mean(squared, {-2}, true), fresh);                // [..., 1, m]
+    estimate = row_var * col_var / clamp(mean(row_var, {-2}, true), eps1);  // [..., n, m]
+  } else {
+    move_towards(state.slots[2], squared, fresh);
+    estimate = state.slots[2];
+  }
+  const Tensor update = rsqrt(clamp(estimate, eps1 * eps1)) * grad;
+  const double divisor = std::max(1.0, root_mean_square(update) / o.d);
+  values.add_(update, -size / divisor);
+}
+
+}  // namespace regard::optim

@@ -1,0 +1,27 @@
+#include <regard/optim/lion.hpp>
+
+#include <regard/autograd/backend/kernels.hpp>
+
+namespace regard::optim {
+
+Lion::Lion(const std::vector<ParameterGroup<LionOptions>>& groups) : Optimizer("Lion", {"exp_avg"}) {
+  for (const auto& group : groups) {
+    const LionOptions& o = group.options;
+    for (double beta : o.betas) check<ValueError>(beta >= 0 && beta < 1, name(), "beta ", beta, " is outside [0, 1)");
+    check<ValueError>(o.weight_decay >= 0, name(), "weight_decay ", o.weight_decay, " must not be negative");
+    add_group(group.parameters, o.lr);
+    options_.push_back(o);
+  }
+  check<ValueError>(!options_.empty(), name(), "no parameter groups are given");
+}
+Lion::Lion(const Tensors& parameters, const LionOptions& options)
+    : Lion(std::vector<ParameterGroup<LionOptions>>{{parameters, options}}) {}
+
+void Lion::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
+  Tensor& exp_avg = state.slots[0];
+  if (!exp_avg.defined()) exp_avg = zeros_like(parameter);
+  const LionOptions& o = options_[group];
+  kernels(parameter).lion_step(parameter, grad, exp_avg, {lr(group), o.betas[0], o.betas[1], o.weight_decay});
+}
+
+}  // namespace regard::optim
