@@ -162,9 +162,31 @@ TEST_CASE("train_digits --help explains every option") {
   CHECK(ran.status == 0);
   CHECK(ran.err.empty());
   CHECK_FALSE(fs::exists(workplace.path / "runs"));
-  for (const char* option : {"data",         "held-out",  "test",    "shift",   "turn",  "stretch", "patch", "width",
-                             "heads",        "layers",    "dropout", "summary", "steps", "batch",   "lr",    "warmup",
-                             "weight-decay", "smoothing", "seed",    "threads", "name",  "help"}) {
+  for (const char* option : {"data",
+                             "held-out",
+                             "test",
+                             "shift",
+                             "turn",
+                             "stretch",
+                             "patch",
+                             "width",
+                             "heads",
+                             "layers",
+                             "dropout",
+                             "summary",
+                             "steps",
+                             "batch",
+                             "lr",
+                             "warmup",
+                             "decay-steps",
+                             "weight-decay",
+                             "smoothing",
+                             "seed",
+                             "threads",
+                             "name",
+                             "checkpoint-every",
+                             "resume",
+                             "help"}) {
     INFO(option);
     CHECK(
         std::regex_search(ran.out, std::regex("\n  --" + std::string(option) + "( [^ \n]+)?(  +|\n +)[^\n ][^\n]{9}")));
@@ -188,7 +210,10 @@ TEST_CASE("train_digits refuses bad options and files with one line and status 2
       {"--turn 181", "--turn"},
       {"--smoothing 1", "--smoothing"},
       {"--summary all", "--summary"},
-      {"--steps 10 --warmup 10", "--warmup"},
+      {"--decay-steps 10 --steps 5 --warmup 10", "--warmup"},
+      {"--decay-steps 10 --steps 11", "--steps: 11 goes beyond --decay-steps"},
+      {"--resume missing", "--resume"},
+      {"--resume missing --name a", "--name"},
       {"--name a/b", "--name"},
       {"--stpes 5", "--steps"},
       {"digits", "digits"},
@@ -279,6 +304,47 @@ TEST_CASE("train_digits gives equal bits for one and two threads") {
   }
 }
 
+TEST_CASE("train_digits goes on with a run to the last bit, and refuses to where it would not") {
+  Workplace workplace;
+  const std::string options = "--width 8 --heads 2 --layers 1 --batch 16 --dropout 0.2 --summary class --threads 1 ";
+  REQUIRE(workplace.run(options + "--steps 9 --name whole").status == 0);
+  REQUIRE(workplace.run(options + "--steps 5 --checkpoint-every 2 --name parts").status == 0);
+  const Ran ran = workplace.run("--resume runs/parts --steps 9 --threads 2");
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  CHECK(ran.out.find("going on behind step 5") != std::string::npos);
+  const auto curve = [&](const char* name) {
+    std::vector<nlohmann::json> steps = workplace.metrics(name);
+    for (auto& step : steps)  // a run's last line tells of a test besides
+      for (const char* key : {"pictures_per_second", "test_loss", "test_accuracy"}) step.erase(key);
+    return steps;
+  };
+  REQUIRE(curve("whole").size() == 9);
+  CHECK(curve("whole") == curve("parts"));
+  const fs::path runs = workplace.path / "runs";
+  CHECK(contents(runs / "whole/checkpoint.safetensors").size() > 1000);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    CHECK(contents(runs / "whole/checkpoints/step-9" / file) == contents(runs / "parts/checkpoints/step-9" / file));
+
+  const auto refused = [&](const std::string& arguments) {
+    const std::string before = contents(runs / "parts/metrics.jsonl");
+    const Ran run = workplace.run(arguments);
+    CHECK(run.status == 2);
+    CHECK(lines_of(run.err).size() == 1);
+    CHECK(contents(runs / "parts/metrics.jsonl") == before);
+    return run.err;
+  };
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refused("--resume runs/parts --steps 9"), Contains("has taken 9 steps already"));
+  CHECK_THAT(refused("--resume runs/parts --steps 12 --width 16"), Contains("--width"));
+  CHECK_THAT(refused("--resume runs --steps 12"), Contains("config.json"));
+  workplace.write("own.txt", "0 0000\n1 GGGG\n0 0001\n1 GGG0\n0 0010\n");
+  const std::string own = "--data own.txt --patch 1 --width 4 --heads 1 --layers 1 --name own ";
+  REQUIRE(workplace.run(own + "--steps 1").status == 0);
+  workplace.write("own.txt", "0 0000\n1 GGGG\n0 0001\n1 GGG0\n0 0011\n");
+  CHECK_THAT(refused("--resume runs/own --steps 2"), Contains("the pictures have changed"));
+}
+
 TEST_CASE("train_digits says that a training diverged") {
   Workplace workplace;
   const Ran ran = workplace.run(tiny + "--lr 1e38 --warmup 0 --name wild");
@@ -296,7 +362,7 @@ TEST_CASE("train_digits tells pictures of the user's own apart") {
   for (int i = 0; i < 40; ++i) text += i % 2 == 0 ? "0 GG00GG00GG00GG00\n" : "1 00GG00GG00GG00GG\n";
   workplace.write("halves.txt", text);
   const Ran ran = workplace.run(
-      "--data halves.txt --width 16 --heads 2 --layers 1 --steps 60 --batch 16 --shift 0.3 --lr 0.01 --dropout 0");
+      "--data halves.txt --width 16 --heads 2 --layers 1 --steps 60 --decay-steps 60 --batch 16 --shift 0.3 --lr 0.01");
   INFO(ran.err);
   REQUIRE(ran.status == 0);
   CHECK(lines_of(ran.out).back() == "test accuracy: 100.00% (8 of 8)");

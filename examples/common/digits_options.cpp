@@ -33,8 +33,9 @@ DigitsOptions resumed(const std::filesystem::path& folder, const nlohmann::order
 
 // What the user gave, by the names in config.json.
 nlohmann::ordered_json given_options(const Options& line, const DigitsOptions& options) {
-  nlohmann::ordered_json given;
-  for (const auto& [key, value] : to_json(options).items()) {
+  const nlohmann::ordered_json all = to_json(options);
+  nlohmann::ordered_json given = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : all.items()) {
     std::string name = key;
     std::replace(name.begin(), name.end(), '_', '-');
     if (line.given(name)) given[key] = value;
