@@ -267,7 +267,8 @@ TEST_CASE("train_digits leaves metrics, configuration, checkpoint and pictures")
                                            .classes = 10,
                                            .width = 8,
                                            .heads = 2,
-                                           .layers = 2});
+                                           .layers = 2,
+                                           .summary = regard::layers::ImageSummary::mean});
   const regard::SafetensorsFile checkpoint = regard::load_safetensors_file(folder / "checkpoint.safetensors");
   CHECK(model.load_state_dict(checkpoint.tensors).complete());
   CHECK(model.parameter_count() == config.at("parameters").get<int64_t>());
