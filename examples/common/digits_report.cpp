@@ -71,6 +71,7 @@ void draw_picture_attention(const std::filesystem::path& path, const regard::lay
                                                     : "What the patches' attention gives to each patch") +
                       ", mean of the heads: the deeper the orange, the more";
   drawn.per_line = 1 + static_cast<int64_t>(model.blocks.size());
+  if (drawn.per_line <= 5) drawn.per_line *= 2;  // two pictures a line
   for (int64_t number : chosen(pictures, test)) {
     const auto [logits, weights] = model.forward_with_weights(picture_batch(pictures, number, number + 1).images);
     const auto first = pictures.shades.begin() + number * pictures.side * pictures.side;

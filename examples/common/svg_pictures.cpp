@@ -132,8 +132,8 @@ std::string confusion_svg(const ConfusionMatrix& matrix) {
   if (!matrix.title.empty())
     text += svg::text_element(margin, margin + 14, matrix.title, title_size, width - 2 * margin, "font-weight=\"600\"");
   const double left = margin + room, top = head;
-  text += svg::text_element(left, top - 26, "columns: what the model read, rows: what was written", label_size,
-                            width - left - 4, "fill=\"#4b5563\"");
+  text += svg::text_element(left, top - 26, "rows: written, columns: read", label_size, width - left - 4,
+                            "fill=\"#4b5563\"");
   for (std::size_t row = 0; row < classes; ++row) {
     int64_t total = 0;
     for (std::size_t column = 0; column < classes; ++column) total += matrix.counts[row * classes + column];
