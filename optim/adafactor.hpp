@@ -19,8 +19,7 @@ struct AdafactorOptions {
 /// Adafactor: no first moment, and of a matrix's second moment only the means of its rows and columns, so that the
 /// state of [n, m] is n + m numbers; a tensor of more dimensions is taken as a stack of matrices. A step is
 /// min(lr, 1 / sqrt(step)) max(eps2, rms(p)) in size. Shazeer and Stern, "Adafactor: adaptive learning rates with
-/// sublinear memory cost", 2018, with the role of lr and eps1 as in torch.optim.Adafactor, whose values it gives;
-/// weight_decay is 0 at first.
+/// sublinear memory cost", 2018, with the role of lr and eps1 as in torch.optim.Adafactor, whose values it gives.
 class Adafactor : public Optimizer {
  public:
   explicit Adafactor(const Tensors& parameters, const AdafactorOptions& options = {});

@@ -114,6 +114,39 @@ TEST_CASE("examples: options are read", "[examples][options]") {
   CHECK(settings.quiet);
 }
 
+TEST_CASE("examples: an option with several values takes those up to the next option", "[examples][options]") {
+  std::vector<std::string> files;
+  int64_t steps = 1;
+  const auto parsed = [&](std::vector<const char*> arguments, std::string* out = nullptr) {
+    Options options("program", "Does something.");
+    options.texts("text", files, "what to read", "none", "FILE");
+    options.integer("steps", steps, "how often");
+    arguments.insert(arguments.begin(), "program");
+    std::ostringstream stream;
+    const bool run = options.parse(static_cast<int>(arguments.size()), arguments.data(), stream);
+    if (out != nullptr) *out = stream.str();
+    return run;
+  };
+  CHECK(parsed({"--text", "a", "b c", "d", "--steps", "3"}));
+  CHECK(files == std::vector<std::string>{"a", "b c", "d"});
+  CHECK(steps == 3);
+  CHECK(parsed({"--steps", "4", "--text", "e"}));
+  CHECK(files == std::vector<std::string>{"e"});
+  CHECK(parsed({"--text=f"}));
+  CHECK(files == std::vector<std::string>{"f"});
+  CHECK(parsed({}));
+  CHECK(files == std::vector<std::string>{"f"});
+  std::string help;
+  CHECK_FALSE(parsed({"--text", "a", "-h"}, &help));
+  CHECK_THAT(help, Catch::Contains("--text FILE...") && Catch::Contains("default: none"));
+  CHECK_THAT(message_of([&] { parsed({"--text"}); }), Catch::Contains("--text: needs a value"));
+  CHECK_THAT(message_of([&] { parsed({"--text", "--steps", "3"}); }), Catch::Contains("--text: needs a value"));
+  CHECK_THAT(message_of([&] { parsed({"--text", "a", ""}); }), Catch::Contains("--text: needs a value"));
+  CHECK_THAT(message_of([&] { parsed({"--text", "a", "--text", "b"}); }), Catch::Contains("more than once"));
+  CHECK_THAT(message_of([&] { parsed({"--text", "a", "b", "--stpes", "3"}); }), Catch::Contains("--steps"));
+  CHECK(files == std::vector<std::string>{"f"});
+}
+
 TEST_CASE("examples: bad options say what is wrong and change nothing", "[examples][options]") {
   struct Mistake {
     std::vector<const char*> arguments;
@@ -233,6 +266,37 @@ TEST_CASE("examples: metrics keep order, and name numbers that are not finite", 
   CHECK_THROWS_AS(MetricsWriter(folder.path / "none" / "m"), std::runtime_error);
   write_json(folder.path / "config.json", {{"task", "sort"}, {"lr", std::nan("")}});
   CHECK(contents(folder.path / "config.json") == "{\n  \"task\": \"sort\",\n  \"lr\": \"nan\"\n}\n");
+}
+
+TEST_CASE("examples: metrics go on where a checkpoint was, without gap or repetition", "[examples][run_folder]") {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path / "metrics.jsonl";
+  {
+    MetricsWriter metrics(path);
+    for (int step = 1; step <= 5; ++step) metrics.write({{"step", step}, {"loss", 0.1 * step}, {"b", 1}, {"a", "nan"}});
+    metrics.flush();
+  }
+  const std::string whole = contents(path);
+  put(path, whole + "{\"step\":6,\"lo");  // killed while it wrote
+  CHECK(read_metrics(path).size() == 5);
+  {
+    MetricsWriter metrics(path, 3);
+    CHECK(contents(path) == whole.substr(0, whole.find("{\"step\":4")));
+    for (int step = 4; step <= 5; ++step) metrics.write({{"step", step}, {"loss", 0.1 * step}, {"b", 1}, {"a", "nan"}});
+  }
+  CHECK(contents(path) == whole);  // to the byte
+  { const MetricsWriter metrics(path, 9); }
+  CHECK(contents(path) == whole);
+  { const MetricsWriter metrics(path, 0); }
+  CHECK(contents(path).empty());
+  CHECK(read_metrics(path).empty());
+
+  MetricsWriter begun(folder.path / "new.jsonl", 7);  // none was there
+  begun.write({{"step", 8}});
+  CHECK(contents(folder.path / "new.jsonl") == "{\"step\":8}\n");
+  put(path, "{\"step\":1}\nsomething\n{\"step\":2}\n");
+  CHECK_THAT(message_of([&] { MetricsWriter metrics(path, 5); }), Catch::Contains("metrics.jsonl:2: not a line"));
+  CHECK_THAT(contents(path), Catch::Contains("something"));  // and is left as it was
 }
 
 TEST_CASE("examples: progress", "[examples][progress]") {

@@ -4,7 +4,10 @@
 #include <memory>
 
 #include <regard/autograd/graph.hpp>
+#include <regard/optim/adafactor.hpp>
 #include <regard/optim/adam.hpp>
+#include <regard/optim/lion.hpp>
+#include <regard/optim/muon.hpp>
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>
 
@@ -24,6 +27,27 @@ void read(const Json& json, optim::SGDOptions& options) {
   options.momentum = json.value("momentum", options.momentum);
   options.dampening = json.value("dampening", options.dampening);
   options.nesterov = json.value("nesterov", options.nesterov);
+}
+
+void read(const Json& json, optim::LionOptions& options) {
+  if (json.contains("betas")) options.betas = {json["betas"][0].get<double>(), json["betas"][1].get<double>()};
+}
+void read(const Json& json, optim::AdafactorOptions& options) {
+  options.beta2_decay = json.value("beta2_decay", options.beta2_decay);
+  options.d = json.value("d", options.d);
+  if (!json.contains("eps")) return;
+  options.eps1 = json["eps"][0].get<double>();
+  options.eps2 = json["eps"][1].get<double>();
+}
+void read(const Json& json, optim::MuonOptions& options) {
+  options.momentum = json.value("momentum", options.momentum);
+  options.nesterov = json.value("nesterov", options.nesterov);
+  options.iterations = json.value("ns_steps", options.iterations);
+  if (json.contains("ns_coefficients"))
+    for (size_t i = 0; i < 3; ++i) options.coefficients[i] = json["ns_coefficients"][i].get<double>();
+  const std::string scale = json.value("adjust_lr_fn", std::string("original"));
+  if (scale == "match_rms_adamw") options.scale = optim::MuonScale::match_rms_adamw;
+  if (scale == "spectral_unclamped") options.scale = optim::MuonScale::spectral_unclamped;
 }
 
 // The case's options with the group's own over them.
@@ -52,6 +76,9 @@ std::unique_ptr<optim::Optimizer> make(const Json& json, const std::vector<Tenso
   if (kind == "SGD") return make<optim::SGD, optim::SGDOptions>(json, parameters);
   if (kind == "Adam") return make<optim::Adam, optim::AdamOptions>(json, parameters);
   if (kind == "AdamW") return make<optim::AdamW, optim::AdamWOptions>(json, parameters);
+  if (kind == "Lion") return make<optim::Lion, optim::LionOptions>(json, parameters);
+  if (kind == "Adafactor") return make<optim::Adafactor, optim::AdafactorOptions>(json, parameters);
+  if (kind == "Muon") return make<optim::Muon, optim::MuonOptions>(json, parameters);
   throw std::runtime_error("no optimizer " + kind);
 }
 

@@ -79,9 +79,10 @@ TEST_CASE("train_sequence --help explains every option") {
   CHECK(ran.status == 0);
   CHECK(ran.err.empty());
   CHECK_FALSE(fs::exists(workplace.path / "runs"));
-  for (const char* option : {"task",   "pairs",        "length", "min-length", "symbols", "held-out", "examples",
-                             "width",  "heads",        "layers", "dropout",    "steps",   "batch",    "lr",
-                             "warmup", "weight-decay", "seed",   "threads",    "name",    "help"}) {
+  for (const char* option : {"task",     "pairs", "length",      "min-length",       "symbols", "held-out",
+                             "examples", "width", "heads",       "layers",           "dropout", "steps",
+                             "batch",    "lr",    "warmup",      "weight-decay",     "seed",    "threads",
+                             "name",     "help",  "decay-steps", "checkpoint-every", "resume"}) {
     INFO(option);
     // Its name, a placeholder perhaps, and behind at least two spaces or on the next line at least ten letters.
     CHECK(
@@ -116,7 +117,9 @@ TEST_CASE("train_sequence refuses a bad option with one line and status 2") {
       {"--held-out 1", "--held-out"},
       {"--seed -1", "--seed"},
       {"--threads 0", "--threads"},
-      {"--steps 10 --warmup 10", "--warmup"},
+      {"--steps 10 --decay-steps 10 --warmup 10", "--warmup"},
+      {"--steps 10 --decay-steps 9", "--steps"},
+      {"--checkpoint-every -1", "--checkpoint-every"},
       {"--min-length 13", "--min-length"},
       {"--symbols 1 --length 3", "only 1 input"},
       {"--task add --symbols 3", "--symbols"},

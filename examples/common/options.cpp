@@ -174,6 +174,14 @@ void Options::text(std::string name, std::optional<std::string>& value, std::str
   declare({name, std::move(placeholder), std::move(explanation), "", std::move(default_in_words), 0, read});
 }
 
+void Options::texts(std::string name, std::vector<std::string>& values, std::string explanation,
+                    std::string default_in_words, std::string placeholder) {
+  auto read_all = [&values](const std::vector<std::string>& given) -> std::function<void()> {
+    return [&values, given] { values = given; };
+  };
+  declare({name, placeholder + "...", std::move(explanation), "", std::move(default_in_words), 0, {}, false, read_all});
+}
+
 void Options::choice(std::string name, std::string& value, std::vector<std::string> choices, std::string explanation) {
   auto read = [name, choices, &value](const std::string& text) -> std::function<void()> {
     if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
@@ -189,6 +197,10 @@ void Options::choice(std::string name, std::string& value, std::vector<std::stri
 void Options::flag(std::string name, bool& value, std::string explanation) {
   auto read = [&value](const std::string&) -> std::function<void()> { return [&value] { value = true; }; };
   declare({name, "", std::move(explanation), "", value ? "on" : "off", 0, read});
+}
+
+void Options::arguments(std::string placeholder, std::vector<std::string>& values, std::string explanation) {
+  arguments_ = {std::move(placeholder), std::move(explanation), &values};
 }
 
 const Options::Option* Options::find(std::string_view name) const {
@@ -217,6 +229,8 @@ bool Options::parse(int argc, const char* const* argv, std::ostream& out) {
   for (const Option& option : options_) {
     if (option.placeholder.empty())
       description.add_options()(option.name.c_str(), "");
+    else if (option.read_all)
+      description.add_options()(option.name.c_str(), po::value<std::vector<std::string>>()->multitoken(), "");
     else
       description.add_options()(option.name.c_str(), po::value<std::string>(), "");
   }
@@ -238,23 +252,36 @@ bool Options::parse(int argc, const char* const* argv, std::ostream& out) {
   }
 
   for (const auto& item : parsed.options) {
-    const bool short_help = item.position_key >= 0 && item.value.size() == 1 && item.value[0] == "-h";
+    const bool many = item.position_key < 0 && item.value.size() > 1;  // `--text a.txt -h`
+    const bool short_help = (many || item.position_key >= 0) && !item.value.empty() && item.value.back() == "-h";
     if (item.string_key != "help" && !short_help) continue;
     out << help();
     return false;
   }
   std::vector<std::function<void()>> writes;
-  std::vector<std::string> names;
+  std::vector<std::string> names, others;
   for (const auto& item : parsed.options) {
     const std::string token = item.original_tokens.empty() ? std::string() : item.original_tokens[0];
     if (item.unregistered) throw UsageError(unknown(token));
     if (item.position_key >= 0) {
       if (token.size() > 1 && token[0] == '-') throw UsageError(unknown(token));
+      if (arguments_) {
+        others.push_back(token);
+        continue;
+      }
       throw UsageError(in_quotes(token) + ": unexpected argument; values follow their option, as in --name value");
     }
     const Option& option = *find(item.string_key);
     if (std::find(names.begin(), names.end(), option.name) != names.end())
       throw UsageError(option.name, "given more than once");
+    if (option.read_all) {
+      for (const std::string& each : item.value)
+        if (each.empty() || (item.original_tokens.size() > 1 && each.starts_with("--")))
+          throw UsageError(option.name, "needs a value");
+      writes.push_back(option.read_all(item.value));
+      names.push_back(option.name);
+      continue;
+    }
     const std::string value = item.value.empty() ? std::string() : item.value[0];
     const bool separate = item.original_tokens.size() == 2;  // `--steps --batch 8` lacks a value; `--name=--x` has one
     if (!option.placeholder.empty() && (value.empty() || (separate && value.starts_with("--"))))
@@ -264,6 +291,7 @@ bool Options::parse(int argc, const char* const* argv, std::ostream& out) {
   }
   for (Option& option : options_) option.given = std::find(names.begin(), names.end(), option.name) != names.end();
   for (const auto& write : writes) write();
+  if (arguments_) *arguments_->values = std::move(others);
   return true;
 }
 
@@ -278,7 +306,9 @@ std::string Options::help() const {
     text += text.size() + 2 > column ? "\n" + std::string(column, ' ') : std::string(column - text.size(), ' ');
     return text + wrapped(explanation, column) + "\n";
   };
-  std::string text = wrapped(program_ + ": " + summary_, 0) + "\n\nUsage: " + program_ + " [options]\n";
+  std::string text = wrapped(program_ + ": " + summary_, 0) + "\n\nUsage: " + program_ + " [options]" +
+                     (arguments_ ? " [" + arguments_->placeholder + "...]\n" : "\n");
+  if (arguments_) text += "\n" + line(arguments_->placeholder, arguments_->explanation);
   for (std::size_t section = 0; section < sections_.size(); ++section) {
     const auto in_section = [&](const Option& option) { return option.section == section; };
     if (std::none_of(options_.begin(), options_.end(), in_section)) continue;

@@ -59,10 +59,15 @@ class Options {
   void text(std::string name, std::string& value, std::string explanation, std::string placeholder = "TEXT");
   void text(std::string name, std::optional<std::string>& value, std::string explanation, std::string default_in_words,
             std::string placeholder = "TEXT");
+  /// One text or several, up to the next option: `--text a.txt b.txt`. Stays as it is unless given.
+  void texts(std::string name, std::vector<std::string>& values, std::string explanation, std::string default_in_words,
+             std::string placeholder = "TEXT");
   /// One of `choices`.
   void choice(std::string name, std::string& value, std::vector<std::string> choices, std::string explanation);
   /// True where the option is given; takes no value.
   void flag(std::string name, bool& value, std::string explanation);
+  /// What stands on the command line beside the options, in its order; without this it is an error.
+  void arguments(std::string placeholder, std::vector<std::string>& values, std::string explanation);
 
   /// Reads the command line (argv[0] is skipped). Returns false where it holds --help or -h: the help has then been
   /// written to `out`, and no variable is changed. Throws UsageError at the first thing wrong, before any variable is
@@ -86,6 +91,8 @@ class Options {
     // Checks a value and returns what writes it, so that nothing is written before everything is checked.
     std::function<std::function<void()>(const std::string&)> read;
     bool given = false;
+    // In place of `read`, for an option that takes several values.
+    std::function<std::function<void()>(const std::vector<std::string>&)> read_all = {};
   };
 
   void declare(Option option);
@@ -96,6 +103,12 @@ class Options {
   std::string summary_;
   std::vector<std::string> sections_;
   std::vector<Option> options_;
+  struct Arguments {
+    std::string placeholder;
+    std::string explanation;
+    std::vector<std::string>* values;
+  };
+  std::optional<Arguments> arguments_;
 };
 
 /// Whichever of `candidates` is spelled most like `word`, if any is near enough to be what was meant.

@@ -23,8 +23,11 @@ import torch
 
 from generator import (
     attention,
+    bert,
     byte_pairs,
     common,
+    gpt2,
+    encoder_decoder,
     loss_curve,
     ops,
     optimizers,
@@ -43,13 +46,17 @@ FILES = {
     "ops_nn": ops.neural,
     "attention": attention.cases,
     "transformer": transformer.cases,
+    "encoder_decoder": encoder_decoder.cases,
     "positions": positions.cases,
     "torch_models": torch_models.cases,
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
     "vision": vision.cases,
+    "gpt2": gpt2.cases,  # by Hugging Face's transformers
     "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
+    "word_piece": bert.word_pieces,
+    "bert": bert.models,
 }
 
 

@@ -3,18 +3,54 @@ import math
 import warnings
 
 import torch
+from torch.optim import _muon
 
 from .common import Numbers, plain
 
 STEPS = 20
 
 
-def optimizer_case(kind, name, groups, note=None, **options):
-    """`groups` are option dictionaries, one a parameter group; two parameters a group."""
+class Lion(torch.optim.Optimizer):
+    """Program 1 of Chen et al., "Symbolic discovery of optimization algorithms", 2023; PyTorch has none."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                update = torch.sign(beta1 * m + (1 - beta1) * p.grad)
+                p.copy_(p - group["lr"] * (update + group["weight_decay"] * p))
+                m.copy_(beta2 * m + (1 - beta2) * p.grad)
+
+
+def in_own_dtype(grad, ns_coefficients, ns_steps, eps):
+    """PyTorch's _zeropower_via_newtonschulz line by line, but for its cast to bfloat16."""
+    a, b, c = ns_coefficients
+    x = grad.clone()
+    if grad.size(0) > grad.size(1):
+        x = x.T
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(ns_steps):
+        gram = x @ x.T
+        update = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.addmm(x, update, x, beta=a)
+    return x.T if grad.size(0) > grad.size(1) else x
+
+
+_muon._zeropower_via_newtonschulz = in_own_dtype
+KINDS = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW, "Lion": Lion,
+         "Adafactor": torch.optim.Adafactor, "Muon": torch.optim.Muon}
+
+
+def optimizer_case(kind, name, groups, note=None, shapes=((3,), (2, 2)), **options):
+    """`groups` are option dictionaries, one a parameter group; a parameter of each shape a group."""
     numbers = Numbers("optimizer", f"{kind}/{name}")
-    parameters = [[numbers.normal(3), numbers.normal(2, 2)] for _ in groups]
-    make = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[kind]
-    optimizer = make([dict(group, params=p) for group, p in zip(groups, parameters)], **options)
+    parameters = [[numbers.normal(*shape) for shape in shapes] for _ in groups]
+    optimizer = KINDS[kind]([dict(group, params=p) for group, p in zip(groups, parameters)], **options)
     flat = [p for group in parameters for p in group]
     result = {"optimizer": kind, "name": name, "options": options, "groups": groups,
               "parameters": [[plain(p) for p in group] for group in parameters], "gradients": [], "values": []}
@@ -52,6 +88,22 @@ def optimizers():
         case("AdamW", "strong weight decay", one, lr=0.05, weight_decay=0.5),
         case("AdamW", "betas and eps", one, lr=0.01, betas=[0.8, 0.95], eps=1e-4, weight_decay=0.1),
         case("AdamW", "two groups", two, lr=0.1),
+        case("Lion", "plain", one, lr=0.01),
+        case("Lion", "betas", one, lr=0.01, betas=[0.8, 0.95]),
+        case("Lion", "weight decay", one, lr=0.05, weight_decay=0.3),
+        case("Lion", "two groups", two, lr=0.1),
+        case("Adafactor", "plain", one, lr=0.05, shapes=((3,), (2, 4))),
+        case("Adafactor", "stacks and numbers", one, lr=0.3, shapes=((2, 3, 2), ())),
+        case("Adafactor", "weight decay", one, lr=0.05, weight_decay=0.3),
+        case("Adafactor", "all options", one, lr=0.2, beta2_decay=-0.5, eps=[0.5, 0.8], d=1.5, shapes=((3,), (3, 2))),
+        case("Adafactor", "two groups", two, lr=0.1),
+        case("Muon", "plain", one, lr=0.02, shapes=((2, 2), (2, 4))),
+        case("Muon", "tall, no decay", one, lr=0.02, weight_decay=0.0, shapes=((4, 2),)),
+        case("Muon", "no nesterov", one, lr=0.02, momentum=0.8, nesterov=False, shapes=((3, 2),)),
+        case("Muon", "iterations", one, lr=0.02, ns_steps=3, ns_coefficients=[3.0, -3.2, 1.2], shapes=((3, 3),)),
+        case("Muon", "match_rms_adamw", one, lr=0.02, adjust_lr_fn="match_rms_adamw", shapes=((2, 4), (4, 2))),
+        case("Muon", "spectral_unclamped", one, lr=0.02, adjust_lr_fn="spectral_unclamped", shapes=((2, 4), (4, 2))),
+        case("Muon", "two groups", two, lr=0.1, shapes=((2, 3),)),
     ]
 
 

@@ -1,0 +1,180 @@
+// Trains a GPT on any text and lets it write: options, tokens, model, training, results.
+//
+// The text as tokens is in common/language_text.*, the training loop in common/language_training.*, what a run's folder
+// holds in common/language_run.*. `generate` lets a trained model write.
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <regard/autograd/random.hpp>
+#include <regard/autograd/threads.hpp>
+#include <regard/autograd/version.hpp>
+#include <regard/examples/common/language_options.hpp>
+#include <regard/examples/common/language_run.hpp>
+#include <regard/examples/common/language_text.hpp>
+#include <regard/examples/common/language_training.hpp>
+#include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
+#include <regard/examples/common/run_folder.hpp>
+#include <regard/examples/common/stop_signals.hpp>
+#include <regard/layers/models/gpt2_layout.hpp>
+#include <regard/optim/data/byte_pairs.hpp>
+#include <string>
+
+using namespace examples;
+
+namespace {
+
+namespace data = regard::data;
+namespace fs = std::filesystem;
+using regard::layers::GPT;
+
+std::string grouped(int64_t number) {  // 103245 -> "103,245"
+  std::string digits = std::to_string(number);
+  for (auto place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3)
+    digits.insert(static_cast<std::size_t>(place), ",");
+  return digits;
+}
+
+// A run's tokenizer, model, tokens and folder, made anew or found.
+struct Run {
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  GPT model;
+  RunFolder folder;
+  std::unique_ptr<RunLock> lock;
+  LanguageText text;
+};
+
+Run resumed(const LanguageOptions& options) {
+  const fs::path& folder = *options.resume;
+  auto lock = std::make_unique<RunLock>(folder);
+  auto tokenizer = load_tokenizer(folder);
+  GPT model = model_of_run(folder);
+  model.options.recompute = options.recompute;
+  if (model.options.vocabulary < tokenizer->vocabulary_size())
+    throw std::runtime_error((folder / "config.json").string() + ": model.vocabulary " +
+                             std::to_string(model.options.vocabulary) + " is smaller than that of tokenizer.json, " +
+                             std::to_string(tokenizer->vocabulary_size()));
+  LanguageText text = open_tokens(*tokenizer, folder);
+  return {std::move(tokenizer), std::move(model), {folder}, std::move(lock), std::move(text)};
+}
+
+// Everything that can be wrong with text and options is found out before a folder is made.
+Run begun(LanguageOptions& options) {
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  std::optional<GPT> model;
+  if (!options.from.empty()) {
+    model.emplace(regard::layers::load_gpt2(options.from));
+    tokenizer = load_gpt2_tokenizer(options.from);
+    if (tokenizer == nullptr) throw UsageError("from", options.from + " has no vocab.json and merges.txt");
+    if (tokenizer->vocabulary_size() > model->options.vocabulary)
+      throw UsageError("from", options.from + ": vocab.json has " + std::to_string(tokenizer->vocabulary_size()) +
+                                   " tokens, the model " + std::to_string(model->options.vocabulary));
+    if (options.context == 0) options.context = model->options.context;
+    if (options.context > model->options.context)
+      throw UsageError("context", std::to_string(options.context) + " is more than the " +
+                                      std::to_string(model->options.context) + " positions of " + options.from);
+    regard::layers::GPTOptions changed = model->options;
+    changed.dropout = options.dropout;
+    changed.recompute = options.recompute;
+    GPT with_options(changed);
+    with_options.load_state_dict(model->state_dict());
+    model.emplace(std::move(with_options));
+    options.tokens = "from";
+    make_tokenizer(options.text, options.validation, "bytes", 0, options.context);  // reads and checks the text
+  } else {
+    tokenizer = make_tokenizer(options.text, options.validation, options.tokens, options.vocabulary, options.context);
+    model.emplace(model_options(options, tokenizer->vocabulary_size()));
+  }
+  RunFolder folder = make_run_folder("runs", options.name, "text");
+  auto lock = std::make_unique<RunLock>(folder.path);
+  save_tokenizer(folder.path, *tokenizer);
+  LanguageText text = write_tokens(options.text, options.validation, *tokenizer, folder.path);
+  return {std::move(tokenizer), std::move(*model), std::move(folder), std::move(lock), std::move(text)};
+}
+
+void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
+  const auto& model = run.model.options;
+  std::cout << "text      " << grouped(run.text.training.size()) << " tokens to train on, "
+            << grouped(run.text.validation.size()) << " for validation, " << grouped(run.tokenizer->vocabulary_size())
+            << " different ones (" << options.tokens << ")\n"
+            << "model     " << model.layers << " layers, width " << model.width << ", " << model.heads << " heads, "
+            << to_string(model.positions) << " positions, context " << model.context << ", "
+            << grouped(run.model.parameter_count()) << " parameters\n"
+            << "training  " << grouped(options.steps) << " steps of "
+            << grouped(options.batch * options.grad_accumulation * options.context) << " tokens, learning rate "
+            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
+            << "computing " << regard::cpu_report() << "\n"
+            << "results   " << run.folder.path.string() << "\n";
+  if (run.folder.moved_earlier)
+    std::cout << "          (an earlier run's are now " << run.folder.moved_earlier->string() << ")\n";
+  if (step > 0) std::cout << "          going on behind step " << step << "\n";
+  if (options.steps > options.decay_steps)
+    std::cout << "          from step " << options.decay_steps << " on the learning rate stays at "
+              << nlohmann::json(options.min_lr).dump() << "; --decay-steps stretches its course\n";
+  std::cout << std::endl;
+}
+
+void write_config(const LanguageOptions& options, const Run& run) {
+  nlohmann::ordered_json config = to_json(options);
+  config["model"] = to_json(run.model.options);
+  config["parameters"] = run.model.parameter_count();
+  config["version"] = regard::version;
+  write_json(run.folder.file("config.json"), config);
+}
+
+int train(int argc, char** argv) {
+  std::optional<LanguageOptions> given = read_language_options(argc, argv);
+  if (!given) return 0;
+  LanguageOptions& options = *given;
+  regard::set_num_threads(static_cast<int>(options.threads));
+  regard::manual_seed(static_cast<uint64_t>(options.seed));
+
+  Run run = options.resume ? resumed(options) : begun(options);
+  LanguageTraining training(run.model, options, run.text, *run.tokenizer, run.folder.path);
+  if (options.resume) training.resume();
+  if (training.step() >= options.steps && !options.gpt2)
+    throw UsageError("steps", run.folder.path.string() + " has taken " + std::to_string(training.step()) +
+                                  " steps already; give more to go on");
+  MetricsWriter metrics(run.folder.file("metrics.jsonl"), training.step());
+  write_config(options, run);
+  introduce(options, run, training.step());
+
+  std::optional<StopSignals> stop(std::in_place);
+  const std::optional<std::string> diverged = training.run(metrics, *stop);
+  draw_language_losses(run.folder.file("loss.svg"), run.folder.path.filename().string(),
+                       run.folder.file("metrics.jsonl"));
+  if (diverged) {
+    std::fprintf(stderr, "train_language_model: %s; what there is of it is in %s\n", diverged->c_str(),
+                 run.folder.path.c_str());
+    return 1;
+  }
+  if (training.step() < options.steps) {
+    std::fprintf(stderr, "train_language_model: stopped by %s behind step %lld; go on with --resume %s\n",
+                 stop->name().c_str(), static_cast<long long>(training.step()), run.folder.path.c_str());
+    return stop->exit_status();
+  }
+  stop.reset();  // what is left can be ended at any moment
+  const auto best = training.checkpoints().best();
+  const LanguageModel loaded = load_language_model(run.folder.path);
+  const LanguageScore score = examples::score(loaded.model, run.text.validation, *run.tokenizer, options.context,
+                                              32 * options.validation_tokens);
+  if (options.gpt2) {
+    regard::layers::save_gpt2(run.folder.file("gpt2"), loaded.model);
+    if (const auto* pairs = dynamic_cast<const data::BytePairTokenizer*>(run.tokenizer.get()))
+      pairs->write_gpt2(run.folder.file("gpt2") / "vocab.json", run.folder.file("gpt2") / "merges.txt");
+  }
+  std::cout << "\nresults in " << run.folder.path.string() << "; let it write:\n  generate --checkpoint "
+            << run.folder.path.string() << "\n";
+  char last[160];
+  std::snprintf(last, sizeof last,
+                "best checkpoint, step %lld: validation loss %.4f, %.4f bits per character, over %lld tokens",
+                static_cast<long long>(best ? best->step : training.step()), score.loss, score.bits_per_character,
+                static_cast<long long>(score.tokens));
+  std::cout << last << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_main("train_language_model", argc, argv, train); }
