@@ -34,6 +34,8 @@
 #include <regard/layers/models/vision_transformer_layout.hpp>
 #include <regard/layers/names.hpp>
 #include <regard/layers/norm.hpp>
+#include <regard/layers/onnx/layers.hpp>
+#include <regard/layers/onnx/models.hpp>
 #include <regard/layers/patches.hpp>
 #include <regard/layers/pooling.hpp>
 #include <regard/layers/positions.hpp>

@@ -67,7 +67,8 @@ int run(int argc, char** argv) {
     course = picture_course_of(read_metrics(folder.file("metrics.jsonl"), training.step()));
   }
   MetricsWriter metrics(folder.file("metrics.jsonl"), training.step());
-  nlohmann::ordered_json config = to_json(options);
+  nlohmann::ordered_json config = {{"program", "train_digits"}};
+  config.update(to_json(options));
   config["side"] = pictures.side;
   config["classes"] = pictures.classes();
   config["parameters"] = model.parameter_count();

@@ -318,6 +318,8 @@ Tensor compute(const Node& node, const Values& in) {
       {"Softmax", [&] { return softmax(in.at(0), axis_of(node, in[0], -1)); }},
       {"LayerNormalization", [&] { return normalised(node, in); }},
       {"ReduceMean", [&] { return reduced(node, in); }},
+      {"ReduceMax",
+       [&] { return amax(in.at(0), Dims(Shape(node.lists.at("axes"))), node.integers.at("keepdims") != 0); }},
       {"ReduceSum", [&] { return reduced(node, in); }},
       {"Gather", [&] { return gathered(node, in.at(0), in.at(1)); }},
       {"Slice", [&] { return sliced(in.at(0), in); }},

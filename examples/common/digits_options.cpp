@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <regard/autograd/safetensors.hpp>
 #include <regard/autograd/threads.hpp>
 #include <regard/examples/common/digits_options.hpp>
 #include <regard/examples/common/options.hpp>
@@ -10,15 +11,21 @@ namespace {
 
 constexpr int64_t usual_steps = DigitsOptions().steps;
 
+void check_program(const nlohmann::ordered_json& config, const std::filesystem::path& folder) {
+  if (config.value("program", "") != "train_digits")
+    throw UsageError("resume", (folder / "config.json").string() + " is no configuration of train_digits");
+}
+
 // The options of the run in `folder`, with those that may change as they are given now.
 DigitsOptions resumed(const std::filesystem::path& folder, const nlohmann::ordered_json& given) {
   nlohmann::ordered_json config = read_config(folder);
+  check_program(config, folder);
   const std::vector<std::string> may_change{"steps", "threads", "checkpoint_every"};
   check_unchanged(given, config, may_change, folder);
   for (const std::string& key : may_change)
     if (given.contains(key)) config[key] = given.at(key);
-  const std::vector<std::string> words =
-      command_line("train_digits", config, {"side", "classes", "parameters", "version", "name", "resume", "help"});
+  const std::vector<std::string> words = command_line(
+      "train_digits", config, {"side", "classes", "parameters", "program", "version", "name", "resume", "help"});
   std::vector<const char*> arguments;
   for (const std::string& word : words) arguments.push_back(word.c_str());
   try {
@@ -178,6 +185,34 @@ regard::layers::VisionTransformerOptions vision_options(const DigitsOptions& opt
   model.position_std = 0.5;
   model.summary =
       options.summary == "class" ? regard::layers::ImageSummary::class_token : regard::layers::ImageSummary::mean;
+  return model;
+}
+
+regard::layers::VisionTransformer read_digits_run(const std::filesystem::path& folder) {
+  const nlohmann::ordered_json config = read_config(folder);
+  const std::string file = (folder / "config.json").string();
+  const auto options = [&] {
+    try {
+      check_program(config, folder);
+      DigitsOptions of_run;
+      config.at("patch").get_to(of_run.patch);
+      config.at("width").get_to(of_run.width);
+      config.at("heads").get_to(of_run.heads);
+      config.at("layers").get_to(of_run.layers);
+      config.at("summary").get_to(of_run.summary);
+      return vision_options(of_run, config.at("side").get<int64_t>(), config.at("classes").get<int64_t>());
+    } catch (const std::exception& error) {
+      throw std::runtime_error(file + ": no configuration of train_digits: " + error.what());
+    }
+  };
+  regard::layers::VisionTransformer model(options());
+  const std::filesystem::path weights = folder / "checkpoint.safetensors";
+  try {
+    model.load_state_dict(regard::load_safetensors(weights));
+  } catch (const regard::ValueError& error) {
+    throw std::runtime_error(weights.string() + " does not fit " + file + ": " + error.what());
+  }
+  model.eval();
   return model;
 }
 

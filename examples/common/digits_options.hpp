@@ -41,4 +41,8 @@ nlohmann::ordered_json to_json(const DigitsOptions& options);
 /// The model of these options for pictures of one size. Throws UsageError where the patch does not divide the side.
 regard::layers::VisionTransformerOptions vision_options(const DigitsOptions& options, int64_t side, int64_t classes);
 
+/// The model that a run of train_digits trained, in evaluation mode, from config.json and checkpoint.safetensors of its
+/// folder. Throws an exception that names the file and what is missing or does not fit.
+regard::layers::VisionTransformer read_digits_run(const std::filesystem::path& folder);
+
 }  // namespace examples
