@@ -1,16 +1,13 @@
-#!/ usr / bin / env python3
-""
-    "Runs ONNX files that Regard wrote in onnxruntime and compares with what Regard computed.
+#!/usr/bin/env python3
+"""Runs ONNX files that Regard wrote in onnxruntime and compares with what Regard computed.
 
-    pip install onnx onnxruntime safetensors numpy REGARD_ONNX_FOLDER =
-        / tmp / onnx build / release / tests / regard_tests "onnx*" #an existing folder python3 tests / onnx_check.py /
-            tmp / onnx python3 tests /
-            onnx_check.py model.onnx #with model
-                .safetensors beside it
+    pip install onnx onnxruntime safetensors numpy
+    REGARD_ONNX_FOLDER=/tmp/onnx build/release/tests/regard_tests "onnx*"     # an existing folder
+    python3 tests/onnx_check.py /tmp/onnx
+    python3 tests/onnx_check.py model.onnx                                   # with model.safetensors beside it
 
-                    Beside each NAME.onnx lies NAME.safetensors with
-                        tensors `input.X` and `output.Y`.Prints the largest difference of each output,
-                                                   relative to the largest number in it; exit status 1 where one is above 1e-5.
+Beside each NAME.onnx lies NAME.safetensors with tensors `input.X` and `output.Y`. Prints the largest difference of each
+output, relative to the largest number in it; exit status 1 where one is above 1e-5.
 """
 import sys
 from pathlib import Path

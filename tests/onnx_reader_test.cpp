@@ -422,6 +422,6 @@ TEST_CASE("onnx reader: a graph is read as it was built, and computed") {
   CHECK_THROWS_WITH(onnx_reader::run(model, {{"x", regard::ones({3, 1})}}), Contains("another size: 2"));
   CHECK_THROWS_WITH(onnx_reader::read(bytes.substr(0, bytes.size() - 1)), Contains("ends in the middle"));
   regard::onnx::Graph early;
-  early.output("y", early.op("Relu", {{"later"}}), regard::DType::f32);
+  early.output("y", early.op("Relu", {{"later"}}), regard::DType::f32, {});
   CHECK_THROWS_WITH(onnx_reader::read(early.serialized()), Contains("'later' is not computed before Relu"));
 }

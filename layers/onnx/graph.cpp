@@ -45,11 +45,11 @@ MessageWriter attribute(const std::string& name, const Attribute& value) {
   return message.number(20, 7);
 }
 
-MessageWriter port(const std::string& name, DType dtype, const std::optional<Sizes>& sizes) {
+MessageWriter port(const std::string& name, DType dtype, const Sizes& sizes) {
   MessageWriter tensor;
   tensor.number(1, data_type(name, dtype));
   MessageWriter shape;
-  for (const Size& size : sizes.value_or(Sizes())) {
+  for (const Size& size : sizes) {
     MessageWriter dimension;
     if (const auto* fixed = std::get_if<int64_t>(&size))
       dimension.number(1, *fixed);
@@ -57,7 +57,7 @@ MessageWriter port(const std::string& name, DType dtype, const std::optional<Siz
       dimension.bytes(2, std::get<std::string>(size));
     shape.message(1, dimension);
   }
-  if (sizes) tensor.message(2, shape);
+  tensor.message(2, shape);
   return MessageWriter().bytes(1, name).message(2, MessageWriter().message(1, tensor));
 }
 
@@ -94,21 +94,13 @@ Value Graph::input(const std::string& name, DType dtype, const Sizes& sizes) {
 }
 
 void Graph::output(const std::string& name, const Value& value, DType dtype, const Sizes& sizes) {
-  add_output(name, value, dtype, sizes);
-}
-
-void Graph::output(const std::string& name, const Value& value, DType dtype) {
-  add_output(name, value, dtype, std::nullopt);
-}
-
-void Graph::add_output(const std::string& name, const Value& value, DType dtype, std::optional<Sizes> sizes) {
   check<ValueError>(!name.empty() && !names_.contains(name), "onnx", "the name '", name,
                     "' of an output is empty or taken");
   check<ValueError>(value.defined(), "onnx", "output '", name, "' is given no value");
   names_[name] = 1;
   // An operation of its own, so that an output's name is the one asked for whatever the value is.
   nodes_.push_back({"output/" + name, "Identity", {value.name}, {name}, {}});
-  outputs_.push_back({name, dtype, std::move(sizes)});
+  outputs_.push_back({name, dtype, sizes});
 }
 
 std::vector<Value> Graph::op(const std::string& type, const std::vector<Value>& inputs, const Attributes& attributes,

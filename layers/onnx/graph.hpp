@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -44,7 +43,6 @@ class Graph {
 
   Value input(const std::string& name, DType dtype, const Sizes& sizes);
   void output(const std::string& name, const Value& value, DType dtype, const Sizes& sizes);
-  void output(const std::string& name, const Value& value, DType dtype);  ///< of a shape that the file leaves open
 
   /// Adds an operation with one output, or with `outputs` of them.
   Value op(const std::string& type, const std::vector<Value>& inputs, const Attributes& attributes = {});
@@ -98,9 +96,8 @@ class Graph {
   struct Port {
     std::string name;
     DType dtype;
-    std::optional<Sizes> sizes;
+    Sizes sizes;
   };
-  void add_output(const std::string& name, const Value& value, DType dtype, std::optional<Sizes> sizes);
   std::string free_name(const std::string& wanted);
   void write(const std::function<void(const void*, size_t)>& sink) const;
 
