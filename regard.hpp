@@ -30,8 +30,14 @@
 #include <regard/layers/models/gpt.hpp>
 #include <regard/layers/models/gpt2_layout.hpp>
 #include <regard/layers/models/sentence_encoder.hpp>
+#include <regard/layers/models/vision_transformer.hpp>
+#include <regard/layers/models/vision_transformer_layout.hpp>
 #include <regard/layers/names.hpp>
 #include <regard/layers/norm.hpp>
+#include <regard/layers/onnx/layers.hpp>
+#include <regard/layers/onnx/models.hpp>
+#include <regard/layers/patches.hpp>
+#include <regard/layers/pooling.hpp>
 #include <regard/layers/positions.hpp>
 #include <regard/layers/rename.hpp>
 #include <regard/layers/sequential.hpp>

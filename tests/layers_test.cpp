@@ -50,6 +50,24 @@ Tensor numbers(const Shape& shape, uint64_t seed) {
 }
 Tensor truth(const std::vector<bool>& values, const Shape& shape) { return from_vector<bool>(values, shape); }
 
+void add_rows_of_pictures(std::vector<LayerCase>& rows) {
+  const Tensor x = numbers({2, 3, 4}, 1);
+  const Tensor padding = truth({true, true, false, true, true, true}, {2, 3});
+  rows.push_back(row("PatchEmbedding", "", PatchEmbedding(2, 2, 3), {numbers({2, 2, 4, 2}, 12)}));
+  rows.push_back(row("PatchEmbedding", "no bias", PatchEmbedding(1, 1, 3, false), {numbers({1, 1, 2, 3}, 13)}));
+  rows.push_back(row("ClassToken", "", ClassToken(4), {x}));
+  rows.push_back(row("MeanPooling", "", MeanPooling(), {x}));
+  rows.push_back(row("MeanPooling", "of the tokens that a mask marks", MeanPooling(), {x},
+                     [padding](auto& layer, const Tensors& in) { return layer(in[0], padding); }));
+  rows.push_back(row("FirstTokenPooling", "", FirstTokenPooling(), {x}));
+  rows.push_back(row("AttentionPooling", "key mask", AttentionPooling(4, 2), {x},
+                     [padding](auto& layer, const Tensors& in) { return layer(in[0], padding); }));
+  rows.push_back(row("AttentionPooling", "with weights", AttentionPooling(4, 2), {x},
+                     [](auto& layer, const Tensors& in) { return layer.forward_with_weights(in[0]); }));
+  rows.push_back(row("AvgPool2d", "windows that overlap", AvgPool2d(2, 1), {numbers({1, 2, 3, 3}, 14)}));
+  rows.push_back(row("MaxPool2d", "side by side", MaxPool2d(2), {numbers({1, 2, 4, 5}, 15)}));
+}
+
 }  // namespace
 
 std::vector<LayerCase> layer_cases() {
@@ -188,6 +206,7 @@ std::vector<LayerCase> layer_cases() {
         manual_seed(3);
         return layer(in[0]);
       }));
+  add_rows_of_pictures(rows);
   return rows;
 }
 

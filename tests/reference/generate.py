@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the reference values that Regard's tests compare with, as computed by PyTorch on the CPU.
 
+    pip install torch numpy transformers
     pip install torch numpy tokenizers transformers
     python3 tests/reference/generate.py            # every file
     python3 tests/reference/generate.py ops_nn     # only these
@@ -33,6 +34,7 @@ from generator import (
     positions,
     torch_models,
     transformer,
+    vision,
 )
 
 FILES = {
@@ -50,6 +52,7 @@ FILES = {
     "optimizers": optimizers.optimizers,
     "schedules": optimizers.schedules,
     "loss_curve": loss_curve.cases,
+    "vision": vision.cases,
     "gpt2": gpt2.cases,  # by Hugging Face's transformers
     "byte_pairs": byte_pairs.cases,  # by Hugging Face's tokenizers
     "word_piece": bert.word_pieces,
