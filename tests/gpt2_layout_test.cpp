@@ -209,4 +209,17 @@ TEST_CASE("GPT-2's layout: what it has no place for") {
   CHECK_THAT(said([](auto& o) { o.positions = layers::PositionKind::alibi; }), Contains("alibi"));
   CHECK_THAT(said([](auto& o) { o.key_value_heads = 2; }), Contains("heads of keys and values"));
   CHECK_THAT(said([](auto& o) { o.bias = false; }), Contains("biases"));
+
+  // Adapters would be lost without a word.
+  Folder folder;
+  GPT model({.vocabulary = 5, .context = 4, .width = 8, .heads = 4, .layers = 1});
+  layers::add_lora(model, {.rank = 2, .names = {"query"}});
+  for (const auto& [name, parameter] : layers::lora_parameters(model)) layers::init::normal_(parameter, 0, 1);
+  CHECK_THAT(message_of<ValueError>([&] { layers::to_gpt2(model); }), Contains("merge_lora()"));
+  CHECK_THROWS_AS(layers::save_gpt2(folder.path / "new", model), ValueError);
+  CHECK_FALSE(fs::exists(folder.path / "new"));
+  const Tensor ids = from_vector<int64_t>({1, 4, 2}, {1, 3}), wanted = model(ids).detach();
+  layers::merge_lora(model);
+  layers::save_gpt2(folder.path / "new", model);
+  CHECK(allclose(layers::load_gpt2(folder.path / "new")(ids), wanted, 1e-5, 1e-6));
 }

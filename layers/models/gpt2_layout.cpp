@@ -8,6 +8,7 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/safetensors.hpp>
+#include <regard/layers/lora.hpp>
 
 namespace regard::layers {
 
@@ -178,6 +179,8 @@ StateDict load_shards(const fs::path& index) {
 
 StateDict to_gpt2(const GPT& model) {
   gpt2_config(model.options);
+  check<ValueError>(lora_state_dict(model).empty(), "gpt2",
+                    "GPT-2's layout has no place for the model's adapters: merge_lora() them into its weights first");
   NoGrad no_grad;
   const StateDict own = model.state_dict();
   StateDict result;
@@ -214,11 +217,12 @@ GPT load_gpt2(const fs::path& folder) {
 
 void save_gpt2(const fs::path& folder, const GPT& model) {
   const std::string config = gpt2_config(model.options);
+  const StateDict weights = to_gpt2(model);  // before anything is written
   std::error_code error;
   fs::create_directories(folder, error);
   check<FileError>(fs::is_directory(folder), "gpt2", folder.string(),
                    ": cannot make the folder: ", error ? error.message() : "a file is in its place");
-  save_safetensors(folder / "model.safetensors", to_gpt2(model), {{"format", "pt"}});
+  save_safetensors(folder / "model.safetensors", weights, {{"format", "pt"}});
   write_file_atomically(folder / "config.json", config);
 }
 

@@ -21,7 +21,8 @@ std::string gpt2_config(const GPTOptions& options);
 
 /// The model's weights under GPT-2's names: transformer.wte.weight, transformer.h.0.attn.c_attn.weight and so on, the
 /// packed and transposed matrices of its Conv1D in memory of their own. A tied head is not listed (transformers ties
-/// it again), an untied one is lm_head.weight. The same ValueErrors as gpt2_config().
+/// it again), an untied one is lm_head.weight. The same ValueErrors as gpt2_config(), and one for a model with adapters
+/// (see merge_lora() in lora.hpp).
 StateDict to_gpt2(const GPT& model);
 
 /// Loads weights under GPT-2's names into a model made with the same configuration, casting between floating dtypes.
