@@ -112,7 +112,7 @@ Read read_state(const fs::path& path) {
   try {
     read.json = Json::parse(text);
     const Json& json = read.json;
-    if (!json.is_object() || json.value("format", "") != format_name)
+    if (!json.is_object() || !json.contains("format") || json.at("format") != format_name)
       refuse(file, "it is not of a checkpoint: it has no \"format\": \"", format_name, "\"");
     if (const auto given = json.at("format_version").get<int64_t>(); given != format_version)
       refuse(file, "it has version ", given, " of the format; version ", format_version, " is read here");
@@ -252,8 +252,10 @@ CheckpointInfo load_checkpoint(const fs::path& path, TrainingState& state) {
   if (state.optimizer != nullptr) {
     if (!json.at("files").contains("optimizer.safetensors"))
       refuse(path, "there is no optimizer.safetensors in it, and this training has an optimizer");
-    if (const std::string kind = json.value("optimizer", ""); kind != kind_of(*state.optimizer))
-      refuse(file, "its optimizer is ", kind, ", this training's is ", kind_of(*state.optimizer));
+    const auto kind = json.find("optimizer");
+    if (kind == json.end() || !kind->is_string()) refuse(file, "it is damaged: it does not say which optimizer it has");
+    if (kind->get<std::string>() != kind_of(*state.optimizer))
+      refuse(file, "its optimizer is ", kind->get<std::string>(), ", this training's is ", kind_of(*state.optimizer));
     optimizer = load_safetensors(optimizer_file);
     // ... the optimizer checks its own, and changes nothing where it refuses ...
     try {
