@@ -1,5 +1,6 @@
 #include <regard/optim/accumulate.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -26,6 +27,9 @@ void GradientAccumulation::backward(const Tensor& mean_loss, double items) {
   check<ShapeError>(mean_loss.numel() == 1, kOp, "the loss has shape ", mean_loss.shape(),
                     "; a single number is expected, the mean over the items");
   check<ValueError>(std::isfinite(items) && items >= 0, kOp, "items ", items, " must be finite and not negative");
+  if (started_ && std::none_of(parameters_.begin(), parameters_.end(),
+                               [](const Tensor& parameter) { return parameter.grad().defined(); }))
+    items_ = loss_ = 0;  // zero_grad() has taken the sums away, so what they weighed goes, too
   if (!started_)
     for (size_t i = 0; i < parameters_.size(); ++i)
       check<GraphError>(!parameters_[i].grad().defined(), kOp, "parameter ", i, " of shape ", parameters_[i].shape(),

@@ -25,7 +25,8 @@ class GradientAccumulation {
 
   /// Adds the gradients of `items * mean_loss`, a single number; 0 items, such as a batch of nothing but ignored
   /// targets, add nothing. The first call after finish() wants gradients undefined: a GraphError that says zero_grad()
-  /// otherwise. `items` must be finite and not negative.
+  /// otherwise. `items` must be finite and not negative. zero_grad() in between gives up what was added, after an
+  /// exception for example: the next call begins anew.
   void backward(const Tensor& mean_loss, double items = 1);
   /// Divides the gradients by the items that were added, and returns the mean loss over all of them. A ValueError where
   /// there were none.

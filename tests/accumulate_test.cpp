@@ -131,6 +131,15 @@ TEST_CASE("accumulation: mistakes are errors, and a parameter listed twice is di
   w.zero_grad();
   accumulation.backward(sum(w));
   CHECK(accumulation.finish() == 6);
+  // Given up half-way: nothing of it is left.
+  w.zero_grad();
+  accumulation.backward(sum(w * w), 5);
+  CHECK_THROWS_AS(accumulation.backward(w * w), ShapeError);
+  w.zero_grad();
+  accumulation.backward(sum(w), 2);
+  CHECK(accumulation.items() == 2);
+  CHECK(accumulation.finish() == 6);
+  CHECK(w.grad().to_vector<double>() == std::vector<double>{1, 1});
   CHECK_THROWS_AS(GradientAccumulation(Tensors{}), ValueError);
   CHECK_THROWS_AS(GradientAccumulation({Tensor()}), ValueError);
 }
