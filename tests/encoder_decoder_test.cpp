@@ -147,6 +147,17 @@ TEST_CASE("EncoderDecoder: steps with caches give what the whole target gives") 
     for (int64_t at = 0; at < 4; ++at)
       CHECK(allclose(model.step(target.slice(1, at, at + 1), state), logits.slice(1, at, at + 1), 1e-10, 1e-12));
     CHECK(state.length == 4);
+    if (state.caches.size() > 1) {  // a layer that refuses: those before it have read nothing either
+      auto broken = model.start(source, source_mask);
+      model.step(target.slice(1, 0, 2), broken);
+      const auto right = broken.caches[1];
+      broken.caches[1].self.reorder(from_vector<int64_t>({0}));
+      CHECK_THROWS_AS(model.step(target.slice(1, 2), broken), ShapeError);
+      CHECK(broken.caches[0].self.length == 2);
+      CHECK(broken.length == 2);
+      broken.caches[1] = right;
+      CHECK(allclose(model.step(target.slice(1, 2), broken), logits.slice(1, 2), 1e-10, 1e-12));
+    }
     auto at_once = model.start(source, source_mask);
     CHECK(allclose(model.step(target.slice(1, 0, 3), at_once), logits.slice(1, 0, 3), 1e-10, 1e-12));
     CHECK(allclose(model.step(target.slice(1, 3), at_once), logits.slice(1, 3), 1e-10, 1e-12));

@@ -173,7 +173,12 @@ Tensor EncoderDecoder::step(const Tensor& tokens, DecodingState& state) const {
   DecoderMasks masks;
   masks.cross.key_mask = state.source_mask;
   Tensor x = embed_target(tokens, state.length);
-  for (size_t i = 0; i < decoder.size(); ++i) x = decoder[i](x, state.memory, state.caches[i], masks);
+  try {
+    for (size_t i = 0; i < decoder.size(); ++i) x = decoder[i](x, state.memory, state.caches[i], masks);
+  } catch (...) {
+    for (DecoderCache& cache : state.caches) cache.self.length = state.length;  // the whole model has read nothing
+    throw;
+  }
   state.length += tokens.size(1);
   return finish(x);
 }
