@@ -107,6 +107,18 @@ TEST_CASE("GPT: gradients of every parameter, in each variant") {
   }
 }
 
+TEST_CASE("GPT: dropout is where GPT-2 has it") {
+  GPTOptions options = tiny();
+  options.dropout = 0.25;
+  const GPT model(options);
+  CHECK(model.drop.p == 0.25);
+  for (const auto& block : model.blocks) {
+    CHECK(block.attention.dropout == 0.25);
+    CHECK(block.drop.p == 0.25);
+    CHECK(block.feed_forward.drop.p == 0);  // a branch drops what it gives, nothing inside
+  }
+}
+
 TEST_CASE("GPT: blocks that are computed again in backward change no bit, dropout included") {
   for (Variant variant : variants()) {
     INFO(variant.name);
@@ -205,6 +217,21 @@ TEST_CASE("GPT: what it refuses, and in which words") {
     CHECK(caches.front().length == 4);
     std::vector<layers::KeyValueCache> too_few(1);
     CHECK_THROWS_WITH(model(some_ids({1, 3}), too_few), Contains("1 caches for 2 blocks"));
+
+    // The second block refuses: the first one has read nothing either.
+    std::vector<layers::KeyValueCache> mixed = model.caches(), of_two = model.caches();
+    model(some_ids({1, 2}), mixed);
+    model(some_ids({2, 2}), of_two);
+    const layers::KeyValueCache right = mixed[1];
+    mixed[1] = of_two[1];
+    CHECK_THROWS_AS(model(some_ids({1, 3}), mixed), ShapeError);
+    CHECK(mixed[0].length == 2);
+    CHECK(mixed[1].length == 2);
+    mixed[1] = right;
+    const Tensor ids = cat({some_ids({1, 2}), some_ids({1, 3})}, 1);
+    CHECK(allclose(model(some_ids({1, 3}), mixed), model(ids).slice(1, 2), 1e-5, 1e-6));
+    mixed[1].truncate(1);
+    CHECK_THROWS_WITH(model(some_ids({1, 1}), mixed), Contains("the caches hold 5 tokens and 1"));
   }
   const auto with = [](auto change) {
     GPTOptions options = tiny();

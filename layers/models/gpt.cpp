@@ -68,8 +68,8 @@ GPT::GPT(const GPTOptions& given)
       norm(options.width, options.eps, options.bias) {
   if (options.positions == PositionKind::learned) positions.emplace(options.context, options.width);
   blocks.reserve(static_cast<size_t>(options.layers));
-  for (int64_t i = 0; i < options.layers; ++i)
-    blocks.emplace_back(options.width, options.heads, block_options(options));
+  for (int64_t i = 0; i < options.layers; ++i)  // GPT-2 drops what a branch gives, and nothing inside
+    blocks.emplace_back(options.width, options.heads, block_options(options)).feed_forward.drop.p = 0;
   if (!options.tied) head.emplace(options.width, options.vocabulary, false);
 
   const double branch = 0.02 / std::sqrt(2.0 * static_cast<double>(options.layers));
@@ -107,10 +107,19 @@ Tensor GPT::features(const Tensor& ids, std::vector<KeyValueCache>& caches) cons
   LayerScope scope(*this);
   check<ValueError>(caches.size() == blocks.size(), op, caches.size(), " caches for ", blocks.size(),
                     " blocks: take them from caches()");
-  Tensor x = embed(ids, caches.front().length);
+  const int64_t read = caches.front().length;
+  for (const KeyValueCache& cache : caches)
+    check<ValueError>(cache.length == read, op, "the caches hold ", read, " tokens and ", cache.length,
+                      ": those of one text hold the same");
+  Tensor x = embed(ids, read);
   const bool batched = ids.dim() == 2;
   if (!batched) x = x.unsqueeze(0);
-  for (size_t i = 0; i < blocks.size(); ++i) x = blocks[i](x, caches[i]);
+  try {
+    for (size_t i = 0; i < blocks.size(); ++i) x = blocks[i](x, caches[i]);
+  } catch (...) {
+    for (KeyValueCache& cache : caches) cache.length = read;  // the whole model has read nothing
+    throw;
+  }
   return norm(batched ? x : x.squeeze(0));
 }
 
