@@ -81,7 +81,7 @@ Run begun(LanguageOptions& options) {
     with_options.load_state_dict(model->state_dict());
     model.emplace(std::move(with_options));
     options.tokens = "from";
-    make_tokenizer(options.text, options.validation, "bytes", 0, options.context);  // reads and checks the text
+    check_text(options.text, options.validation, *tokenizer, options.context);
   } else {
     tokenizer = make_tokenizer(options.text, options.validation, options.tokens, options.vocabulary, options.context);
     model.emplace(model_options(options, tokenizer->vocabulary_size()));

@@ -358,6 +358,11 @@ TEST_CASE("train_language_model writes GPT-2 folders and starts from them") {
   CHECK(layers_equal(model, regard::layers::load_gpt2(folder)));
   check_one_line(workplace.train("--text text.txt --from runs/first/gpt2 --context 13"), "train_language_model",
                  "13 is more than the 12 positions");
+  // Enough bytes, but not enough of the model's own tokens: said before anything is made.
+  put(workplace.path / "few.txt", "Zeile Zeile Zeile Zeile\n");
+  check_one_line(workplace.train("--text few.txt --from runs/first/gpt2 --name few"), "train_language_model",
+                 "too short");
+  CHECK_FALSE(fs::exists(workplace.path / "runs/few"));
 }
 
 TEST_CASE("generate refuses what it cannot follow with one line and status 2") {

@@ -70,16 +70,50 @@ void each_piece(const std::vector<std::string>& files, double validation,
   }
 }
 
+namespace {
+
+// The beginnings of both parts, long enough to tell whether there are enough tokens.
+class Heads {
+ public:
+  explicit Heads(int64_t context) : context_(context) {}
+  void add(std::string_view piece, bool validating) {
+    std::string& head = heads_[validating ? 1 : 0];
+    if (head.size() < static_cast<std::size_t>(context_ + 1) * 16) head += piece;
+  }
+  bool has_training() const { return !heads_[0].empty(); }
+  void check(const data::Tokenizer& tokenizer) const {
+    for (int part : {0, 1}) {
+      const auto tokens = std::ssize(tokenizer.encode(heads_[part]));
+      const int64_t needed = part == 0 ? context_ + 1 : 2;
+      if (tokens < needed)
+        throw UsageError("text", "too short: " + std::to_string(tokens) + " tokens " +
+                                     (part == 0 ? "to train on, where a context of " + std::to_string(context_) +
+                                                      " needs " + std::to_string(needed)
+                                                : "for validation, which needs 2 (see --validation)"));
+    }
+  }
+
+ private:
+  int64_t context_;
+  std::string heads_[2];
+};
+
+}  // namespace
+
+void check_text(const std::vector<std::string>& files, double validation, const data::Tokenizer& tokenizer,
+                int64_t context) {
+  Heads heads(context);
+  each_piece(files, validation, [&](std::string_view piece, bool validating) { heads.add(piece, validating); });
+  heads.check(tokenizer);
+}
+
 std::unique_ptr<data::Tokenizer> make_tokenizer(const std::vector<std::string>& files, double validation,
                                                 const std::string& kind, int64_t vocabulary, int64_t context) {
   std::vector<bool> seen(kind == "characters" ? 0x110000 : 0);  // by code point
   data::BytePairTrainer pairs;
-  // The beginnings of both parts, long enough to tell whether there are enough tokens.
-  std::string heads[2];
-  const std::size_t enough = static_cast<std::size_t>(context + 1) * 16;
+  Heads heads(context);
   each_piece(files, validation, [&](std::string_view piece, bool validating) {
-    std::string& head = heads[validating ? 1 : 0];
-    if (head.size() < enough) head += piece;
+    heads.add(piece, validating);
     if (kind == "characters")
       for (const char32_t character : from_utf8(piece)) seen[character] = true;
     if (kind == "bpe" && !validating) pairs.add(piece);
@@ -90,22 +124,14 @@ std::unique_ptr<data::Tokenizer> make_tokenizer(const std::vector<std::string>& 
     for (char32_t character = 0; character < seen.size(); ++character)
       if (seen[character]) characters += character;
     tokenizer = std::make_unique<data::CharacterTokenizer>(characters, data::CharacterTokenizer::Options{});
-  } else if (kind == "bpe" && !heads[0].empty()) {
+  } else if (kind == "bpe" && heads.has_training()) {
     data::BytePairOptions options;
     options.vocabulary = vocabulary;
     tokenizer = std::make_unique<data::BytePairTokenizer>(pairs.train(options));
   } else {
     tokenizer = std::make_unique<data::ByteTokenizer>();
   }
-  for (int part : {0, 1}) {
-    const auto tokens = std::ssize(tokenizer->encode(heads[part]));
-    const int64_t needed = part == 0 ? context + 1 : 2;
-    if (tokens < needed)
-      throw UsageError("text", "too short: " + std::to_string(tokens) + " tokens " +
-                                   (part == 0 ? "to train on, where a context of " + std::to_string(context) +
-                                                    " needs " + std::to_string(needed)
-                                              : "for validation, which needs 2 (see --validation)"));
-  }
+  heads.check(*tokenizer);
   return tokenizer;
 }
 

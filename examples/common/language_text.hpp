@@ -26,6 +26,10 @@ void each_piece(const std::vector<std::string>& files, double validation,
 std::unique_ptr<regard::data::Tokenizer> make_tokenizer(const std::vector<std::string>& files, double validation,
                                                         const std::string& kind, int64_t vocabulary, int64_t context);
 
+/// The same checks for a tokenizer that is there already.
+void check_text(const std::vector<std::string>& files, double validation, const regard::data::Tokenizer& tokenizer,
+                int64_t context);
+
 /// A text as tokens on disk, FOLDER/training.tokens and FOLDER/validation.tokens, which are mapped into memory: a text
 /// may be larger than it.
 struct LanguageText {
