@@ -81,6 +81,15 @@ int classify(const ClassifierOptions& options) {
   return 0;
 }
 
+// A file that a run begins with: remembered when it begins, and found the same when it goes on.
+void check_same(const ClassifierOptions& options, const std::string& file, const std::filesystem::path& path,
+                std::string& fingerprint) {
+  const std::string now = regard::data::file_fingerprint(path);
+  if (options.resume && fingerprint != now)
+    throw UsageError("resume", file + " is not what it was when the run in " + options.resume->string() + " began");
+  fingerprint = now;
+}
+
 // Where a run that is gone on with stands, checked before anything is changed.
 void check_resumable(const ClassifierOptions& options) {
   const auto latest = regard::optim::Checkpoints(*options.resume / "checkpoints").latest();
@@ -100,11 +109,9 @@ int run(int argc, char** argv) {
   if (options.classify) return classify(options);
 
   LabelledLines data = read_labelled_lines(options.data);
-  const std::string fingerprint = regard::data::file_fingerprint(options.data);
-  if (options.resume && options.data_fingerprint != fingerprint)
-    throw UsageError("resume", options.data + " is not what it was when the run in " + options.resume->string() +
-                                   " learned from it");
-  options.data_fingerprint = fingerprint;
+  check_same(options, options.data, options.data, options.data_fingerprint);
+  if (!options.validation_data.empty())
+    check_same(options, options.validation_data, options.validation_data, options.validation_fingerprint);
   std::vector<LabelledLine> validation =
       options.validation_data.empty() ? split_off(data.lines, options.validation, static_cast<uint64_t>(options.seed))
                                       : read_labelled_lines(options.validation_data, data.labels).lines;
@@ -112,6 +119,10 @@ int run(int argc, char** argv) {
     throw UsageError(options.data + ": no line is left to validate with: each class has one line only");
 
   TextClassifier model(encoder_of(options, data.lines), data.labels, options.dropout);
+  if (!options.from_nothing()) {
+    const std::filesystem::path weights = std::filesystem::path(options.model) / "model.safetensors";
+    check_same(options, weights.string(), weights, options.model_fingerprint);
+  }
   const EncodedTexts training_texts = encode_texts(model, data.lines),
                      validation_texts = encode_texts(model, validation);
 

@@ -225,6 +225,35 @@ TEST_CASE("finetune_classifier goes on after a stop as if there had been none, t
                 "data.tsv is not what it was");
 }
 
+TEST_CASE("finetune_classifier does not go on with another model or other texts to validate with") {
+  Workplace workplace;
+  workplace.write("data.tsv", labelled_lines());
+  workplace.write("valid.tsv", "music\ta man plays a drum\nanimal\ta boy is riding a horse\n");
+  fs::copy(tiny, workplace.path / "bert", fs::copy_options::recursive);
+  REQUIRE(workplace
+              .run("finetune_classifier",
+                   "--data data.tsv --validation-data valid.tsv --model bert --train head --steps 2 --decay-steps 60 "
+                   "--warmup 1 --threads 1 --name run")
+              .status == 0);
+  const auto written = workplace.metrics("run");
+  const auto refused = [&](const std::string& message) {
+    check_refused(workplace.run("finetune_classifier", "--resume runs/run --steps 4"), "finetune_classifier", message);
+    CHECK(workplace.metrics("run") == written);
+  };
+  workplace.write("valid.tsv", "music\ta man plays a drum\nmusic\ta boy is playing the guitar\n");
+  refused("valid.tsv is not what it was");
+  workplace.write("valid.tsv", "music\ta man plays a drum\nanimal\ta boy is riding a horse\n");
+
+  const fs::path weights = workplace.path / "bert/model.safetensors";
+  regard::StateDict other;
+  for (const auto& [name, tensor] : regard::load_safetensors(weights)) other[name] = tensor.clone();
+  for (auto& [name, tensor] : other) tensor = tensor * 2.0;
+  regard::save_safetensors(weights, other);
+  refused("model.safetensors is not what it was");
+  fs::copy_file(tiny + "/model.safetensors", weights, fs::copy_options::overwrite_existing);
+  CHECK(workplace.run("finetune_classifier", "--resume runs/run --steps 4").status == 0);
+}
+
 TEST_CASE("finetune_classifier trains a head, small matrices or all of a model that exists") {
   Workplace workplace;
   workplace.write("data.tsv", labelled_lines());

@@ -29,6 +29,8 @@ void each_option(OptionsType& o, Visit visit) {
   visit("validation_data", o.validation_data);
   visit("validation", o.validation);
   visit("data_fingerprint", o.data_fingerprint);
+  visit("validation_fingerprint", o.validation_fingerprint);
+  visit("model_fingerprint", o.model_fingerprint);
   visit("model", o.model);
   visit("train", o.train);
   visit("rank", o.rank);

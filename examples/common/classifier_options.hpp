@@ -11,10 +11,12 @@ namespace examples {
 /// The options of finetune_classifier.
 struct ClassifierOptions {
   // The data
-  std::string data;              // labelled lines
-  std::string validation_data;   // labelled lines; empty: a share of `data`
-  double validation = 0.1;       // share of the lines
-  std::string data_fingerprint;  // of the file `data`, which a run that goes on must find as it was
+  std::string data;             // labelled lines
+  std::string validation_data;  // labelled lines; empty: a share of `data`
+  double validation = 0.1;      // share of the lines
+  // Of the files `data`, `validation_data` and the model's weights, which a run that goes on must find as they were;
+  // empty where there is no such file.
+  std::string data_fingerprint, validation_fingerprint, model_fingerprint;
 
   // The model
   std::string model = "none";                                    // a folder; "none": a small encoder from nothing
