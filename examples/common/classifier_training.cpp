@@ -122,7 +122,7 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
   MetricsWriter metrics(folder / "metrics.jsonl", state.step);
 
   const int64_t log_every = options.decay_steps <= 100 ? 1 : 10;
-  Progress progress(options.steps, output);
+  Progress progress(options.steps, output, state.step);
   ProgressValues shown;
   double last_logged = seconds_now();
   int64_t texts = 0;

@@ -110,7 +110,7 @@ void PictureTraining::run(PictureCourse& course, MetricsWriter& metrics, regard:
                           const std::string& data, const StopSignals* stop, const ProgressOutput& output) {
   const int64_t test_every = std::max<int64_t>(1, decay_steps_ / 20);
   state_.data = data;
-  Progress progress(options_.steps, output);
+  Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
   double last_logged = seconds_now();
   int64_t steps = 0;

@@ -121,7 +121,7 @@ void SequenceTraining::run(TrainingCourse& course, const std::vector<Example>& h
                            const ProgressOutput& output) {
   const int64_t held_out_every = std::max<int64_t>(1, decay_steps_ / 20);
   state_.data = checkpoints.data;
-  Progress progress(options_.steps, output);
+  Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
   double last_logged = seconds_now();
   int64_t tokens = 0;

@@ -116,7 +116,7 @@ std::optional<std::string> TranslationTraining::run(const std::vector<Translatio
                                                     const StopSignals& stop, const ProgressOutput& output) {
   const int64_t held_out_every = std::max<int64_t>(1, options_.decay_steps / 20);
   std::optional<std::string> diverged;
-  Progress progress(options_.steps, output);
+  Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
   double last_logged = seconds_now();
   int64_t tokens = 0;
