@@ -27,8 +27,6 @@ class TokenFileWriter {
   int64_t count() const { return count_; }
 
  private:
-  void write_header();
-
   std::filesystem::path path_;
   AtomicFile file_;
   int64_t vocabulary_;
