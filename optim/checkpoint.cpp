@@ -182,7 +182,8 @@ void save_checkpoint(const fs::path& path, const TrainingState& state, std::opti
   if (fs::symlink_status(path, error).type() != fs::file_type::not_found)
     refuse(path, "there is something of that name already");
   const fs::path partial = detail::partial_name(path);
-  fs::create_directories(partial, error);
+  detail::make_folders(partial.parent_path(), error);
+  if (!error) fs::create_directory(partial, error);
   if (error) refuse(path, "cannot create a folder for it: ", error.message());
   detail::checkpoint_stage("folder made");
   try {

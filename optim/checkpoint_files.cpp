@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <system_error>
+#include <vector>
 
 #include <regard/autograd/error.hpp>
 
@@ -40,6 +41,18 @@ void sync_folder(const std::filesystem::path& folder) {
   ::close(file);
   check<FileError>(error == 0, "write", folder.string(),
                    ": cannot flush the folder to the disk: ", std::generic_category().message(error));
+}
+
+void make_folders(const std::filesystem::path& folder, std::error_code& error) {
+  std::vector<std::filesystem::path> made;
+  std::error_code unknown;  // what cannot be looked at cannot be made either: create_directories() says why
+  for (std::filesystem::path at = folder; !at.empty() && !std::filesystem::exists(at, unknown); at = at.parent_path())
+    made.push_back(at);
+  std::filesystem::create_directories(folder, error);
+  if (error || made.empty()) return;
+  for (const std::filesystem::path& one : made)
+    sync_folder(one.has_parent_path() ? one.parent_path() : std::filesystem::path("."));
+  checkpoint_stage("folders above flushed");
 }
 
 FolderLock::FolderLock(const std::filesystem::path& folder)

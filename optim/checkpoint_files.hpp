@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <system_error>
 
 namespace regard::optim::detail {
 
@@ -18,6 +19,9 @@ bool is_partial_name(const std::string& name);
 
 /// Flushes a folder's names to the disk. FileError.
 void sync_folder(const std::filesystem::path& folder);
+/// Makes a folder and those above it that are missing, so that they last, too: a folder that the disk has whole is lost
+/// with one above it whose name it has not. `error` says why there is none; FileError where one cannot be flushed.
+void make_folders(const std::filesystem::path& folder, std::error_code& error);
 
 /// Held by the one that writes into a folder; others wait. Where the file system knows no locks it does nothing.
 class FolderLock {

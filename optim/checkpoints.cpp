@@ -96,7 +96,7 @@ std::optional<CheckpointInfo> Checkpoints::best() const {
 
 fs::path Checkpoints::save(const TrainingState& state, std::optional<double> metric) {
   std::error_code error;
-  fs::create_directories(folder_, error);
+  detail::make_folders(folder_, error);
   check<FileError>(fs::is_directory(folder_), "checkpoints", folder_.string(),
                    ": cannot create the folder: ", error ? error.message() : "there is a file of that name");
   const detail::FolderLock lock(folder_);

@@ -308,6 +308,33 @@ TEST_CASE("a process that dies while it saves leaves the checkpoint before") {
   }
 }
 
+TEST_CASE("folders above a checkpoint that were made for it are flushed, too") {
+  Folder folder;
+  manual_seed(1);
+  Training training;
+  training.run(1);
+  static int flushed;
+  detail::set_checkpoint_stage_observer([](const char* stage) {
+    if (std::string(stage) == "folders above flushed") ++flushed;
+  });
+  flushed = 0;
+  Checkpoints checkpoints(folder.path / "runs/a/checkpoints");
+  checkpoints.save(training.state);
+  CHECK(flushed == 1);
+  training.run(1);
+  checkpoints.save(training.state);
+  CHECK(flushed == 1);  // they are there
+  save_checkpoint(folder.path / "other/one", training.state);
+  CHECK(flushed == 2);
+  detail::set_checkpoint_stage_observer(nullptr);
+  CHECK(names_in(folder.path / "runs/a/checkpoints") == Names{"step-1", "step-2"});
+  CHECK(names_in(folder.path / "other") == Names{"one"});
+
+  const fs::path file = folder.file("file", "no folder");
+  CHECK_THAT(error_of<FileError>([&] { save_checkpoint(file / "a/b", training.state); }),
+             Contains("cannot create a folder for it"));
+}
+
 TEST_CASE("a disk without room is an error, and the checkpoint before survives") {
   Folder folder;
   Training training(200);
