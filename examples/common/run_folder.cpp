@@ -51,9 +51,23 @@ void check_name(const std::string& name) {
       throw UsageError("name", in_quotes(name) + " holds a slash or a control character; give a plain name");
 }
 
+// A new name lasts through a power cut only once its folder is on the disk. Some file systems cannot do it for a folder
+// and say EINVAL.
+void flush_names(const fs::path& path) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return;  // a folder that may be written but not read: the file itself is safe
+  const int error = ::fsync(directory) == 0 || errno == EINVAL ? 0 : errno;
+  ::close(directory);
+  if (error != 0) fail(path, "flush its folder to the disk", error);
+}
+
 // Makes one folder; false where something of that name is there already.
 bool make_folder(const fs::path& path) {
-  if (::mkdir(path.c_str(), 0777) == 0) return true;
+  if (::mkdir(path.c_str(), 0777) == 0) {
+    flush_names(path);
+    return true;
+  }
   if (errno == EEXIST) return false;
   fail(path, "create the folder", errno);
 }
@@ -111,13 +125,7 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
     ::unlink(temporary.c_str());
     fail(path, "write", error);
   }
-  // The new name lasts through a power cut only once the folder is on the disk. Some file systems cannot do it for a
-  // folder and say EINVAL.
-  const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return;  // a folder that may be written but not read: the file itself is safe
-  const int folder_error = ::fsync(directory) == 0 || errno == EINVAL ? 0 : errno;
-  ::close(directory);
-  if (folder_error != 0) fail(path, "flush its folder to the disk", folder_error);
+  flush_names(path);
 }
 
 nlohmann::ordered_json with_finite_numbers(nlohmann::ordered_json value) {
