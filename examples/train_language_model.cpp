@@ -97,7 +97,7 @@ void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
   const auto& model = run.model.options;
   std::cout << "text      " << grouped(run.text.training.size()) << " tokens to train on, "
             << grouped(run.text.validation.size()) << " for validation, " << grouped(run.tokenizer->vocabulary_size())
-            << " different ones (" << options.tokens << ")\n"
+            << " different ones (" << (options.from.empty() ? options.tokens : "those of " + options.from) << ")\n"
             << "model     " << model.layers << " layers, width " << model.width << ", " << model.heads << " heads, "
             << to_string(model.positions) << " positions, context " << model.context << ", "
             << grouped(run.model.parameter_count()) << " parameters\n"

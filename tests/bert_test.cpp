@@ -245,6 +245,9 @@ TEST_CASE("bert: configuration and weights that do not fit are told by file, key
   Folder folder;
   folder.edit("1_Pooling/config.json", [](nlohmann::json& json) { json["pooling_mode_cls_token"] = true; });
   CHECK_THAT(load_error(folder), Contains("1_Pooling") && Contains("more than one"));
+  Folder words;
+  std::ofstream(words.path / "vocab.txt", std::ios::app) << "one more\n";
+  CHECK_THAT(load_error(words), Contains("'vocab_size'"));
   Folder dense;
   dense.edit("modules.json", [](nlohmann::json& json) { json[2]["type"] = "sentence_transformers.models.Dense"; });
   CHECK_THAT(load_error(dense), Contains("modules.json") && Contains("Dense"));

@@ -352,6 +352,12 @@ TEST_CASE("examples: progress", "[examples][progress]") {
     CHECK(text.ends_with("step 1000/1000  loss nan  0:10 in all\n"));
     CHECK(text.find_first_of("\r\x1b") == std::string::npos);
   }
+  SECTION("steps of an earlier run took none of the time") {
+    Progress progress(200, output, 100);
+    now = 10;
+    progress.update(150);
+    CHECK_THAT(out.str(), Catch::Contains("150/200  0:10 left"));
+  }
   SECTION("slow steps are shown every ten seconds") {
     output.terminal = false;
     Progress progress(1000, output);

@@ -250,7 +250,7 @@ TEST_CASE("train_language_model resumes to the last bit") {
       tiny_text + "--dropout 0.2 --grad-accumulation 2 --eval-every 4 --sample-every 5 --keep 9 --warmup 3 --seed 9 ";
   workplace.must_train(options + "--steps 14 --name whole --threads 2");
   workplace.must_train(options + "--steps 6 --name parts");
-  workplace.must_train("--resume runs/parts --steps 14");
+  workplace.must_train("--resume runs/parts/ --steps 14");
   const auto whole = workplace.metrics("whole"), parts = workplace.metrics("parts");
   REQUIRE(whole.size() == 14);
   REQUIRE(parts.size() == 14);

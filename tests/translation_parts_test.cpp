@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regard/examples/common/options.hpp>
 #include <regard/examples/common/symbols.hpp>
 #include <regard/examples/common/translation_report.hpp>
 #include <regard/examples/common/translation_tasks.hpp>
@@ -36,6 +37,22 @@ struct Folder {
 };
 
 }  // namespace
+
+TEST_CASE("options: arguments beside the options") {
+  std::vector<std::string> texts;
+  int64_t beam = 4;
+  Options options("translate", "Translates.");
+  options.integer("beam", beam, "hypotheses");
+  options.arguments("TEXT", texts, "what to translate");
+  const char* given[] = {"translate", "one two", "--beam", "2", "three", ""};
+  REQUIRE(options.parse(6, given));
+  CHECK(texts == std::vector<std::string>{"one two", "three", ""});
+  CHECK(beam == 2);
+  const char* unknown[] = {"translate", "-x"};
+  CHECK_THROWS_WITH(options.parse(2, unknown), Catch::Contains("-x: unknown option"));
+  CHECK(texts.size() == 3);
+  CHECK(options.help().find("Usage: translate [options] [TEXT...]\n\n  TEXT") != std::string::npos);
+}
 
 TEST_CASE("symbols: characters and words, both ways") {
   CHECK(symbols_of("né 1", SymbolUnit::characters) == std::vector<std::string>{"n", "é", " ", "1"});

@@ -18,7 +18,7 @@ struct Defaults {
 };
 Defaults defaults_of(const ClassifierOptions& options) {
   if (options.train == "head") return {1000, 3e-3};
-  if (options.train == "lora") return {200, 1e-3};
+  if (options.train == "lora") return {200, 4e-3};
   return options.from_nothing() ? Defaults{1000, 1e-3} : Defaults{200, 1e-4};
 }
 
@@ -143,7 +143,7 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
                {.at_least = 1, .at_most = 100000000});
   line.integer("batch", options.batch, "texts in a step", {.at_least = 1, .at_most = 65536});
   line.real("lr", lr, "the highest learning rate",
-            "0.003 for a head, 0.001 for lora, 0.0001 for all of a --model, else 0.001", {.above = 0.0});
+            "0.003 for a head, 0.004 for lora, 0.0001 for all of a --model, else 0.001", {.above = 0.0});
   line.integer("warmup", options.warmup, "steps until the learning rate is highest", {.at_least = 0});
   line.integer("decay-steps", decay_steps,
                "steps until the learning rate is zero. It does not follow --steps: a run that is ended early and "

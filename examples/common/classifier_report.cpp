@@ -82,7 +82,7 @@ void draw_confusion(const std::filesystem::path& path, const std::vector<std::st
   picture.title = "How the validation texts of each class were guessed";
   picture.row_axis = "class";
   picture.column_axis = "guess";
-  picture.value_label = "share of the class";
+  picture.value_label = "share";
   picture.low = 0;
   picture.high = 1;
   picture.maps.push_back(std::move(map));

@@ -221,7 +221,8 @@ std::optional<LanguageOptions> read_language_options(int argc, const char* const
     check_resumed(line);
     const bool gpt2 = options.gpt2, recompute = options.recompute;
     options = of_run(*resume);
-    options.resume = *resume;
+    const fs::path folder = *resume;
+    options.resume = folder.has_filename() ? folder : folder.parent_path();  // runs/a/ is runs/a
     options.gpt2 = options.gpt2 || gpt2;
     options.recompute = options.recompute || recompute;
   }

@@ -67,10 +67,15 @@ LanguageTraining::Step LanguageTraining::take_step() {
     const Tensor all = text_.training.windows(begins, context + 1);  // [B, T + 1]
     const Tensor loss = model_.loss(all.slice(1, 0, context).contiguous(), all.slice(1, 1).contiguous());
     const int64_t tokens = std::ssize(begins) * context;  // fewer in the last batch of an epoch
-    accumulation_.backward(loss, static_cast<double>(tokens));
     step.tokens += tokens;
+    if (options_.grad_accumulation == 1) {
+      loss.backward();
+      step.loss = loss.item<double>();
+    } else {
+      accumulation_.backward(loss, static_cast<double>(tokens));
+    }
   }
-  step.loss = accumulation_.finish();
+  if (options_.grad_accumulation > 1) step.loss = accumulation_.finish();
   step.lr = optimizer_.lr();
   step.grad_norm = optim::clip_grad_norm(parameters_, options_.clip);
   if (std::isfinite(step.loss) && optim::step_if_finite(optimizer_, step.grad_norm)) {
@@ -95,7 +100,7 @@ void LanguageTraining::save(std::optional<double> validation_loss) {
 
 std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const StopSignals& stop,
                                                  const ProgressOutput& output) {
-  Progress progress(options_.steps, output);
+  Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
   std::optional<std::string> diverged;
   if (state_.step == 0) save(std::nullopt);  // so that a run can be resumed whenever it is ended

@@ -68,8 +68,9 @@ std::string rate_text(double rate) {
   return formatted(*suffix != '\0' && std::fabs(rate) < 9.95 ? "%.1f%s" : "%.0f%s", rate, suffix);
 }
 
-Progress::Progress(int64_t total, ProgressOutput output)
+Progress::Progress(int64_t total, ProgressOutput output, int64_t done)
     : total_(std::max<int64_t>(total, 0)),
+      done_(done),
       stream_(output.stream != nullptr ? *output.stream : std::cout),
       terminal_(output.terminal.value_or(output.stream == nullptr && standard_output_is_terminal())),
       unicode_(output.unicode.value_or(locale_is_unicode())),
@@ -93,8 +94,9 @@ std::string Progress::details(bool plain) const {
   const double spent = now_ - begin_;
   if (step_ >= total_)
     text += "  " + duration_text(spent) + " in all";
-  else if (step_ > 0 && (plain || spent >= 1))  // the first moments promise too little
-    text += "  " + duration_text(spent / static_cast<double>(step_) * static_cast<double>(total_ - step_)) + " left";
+  else if (step_ > done_ && (plain || spent >= 1))  // the first moments promise too little
+    text += "  " + duration_text(spent / static_cast<double>(step_ - done_) * static_cast<double>(total_ - step_)) +
+            " left";
   return text;
 }
 

@@ -40,7 +40,8 @@ struct ProgressOutput {
 /// Its functions may be called from several threads.
 class Progress {
  public:
-  explicit Progress(int64_t total, ProgressOutput output = {});
+  /// `done` steps were taken before, in a run that is gone on with: they took none of the time that is measured here.
+  explicit Progress(int64_t total, ProgressOutput output = {}, int64_t done = 0);
   /// As finish().
   ~Progress();
   Progress(const Progress&) = delete;
@@ -61,6 +62,7 @@ class Progress {
   void draw();
 
   int64_t total_;
+  int64_t done_;
   std::ostream& stream_;
   bool terminal_;
   bool unicode_;

@@ -116,9 +116,9 @@ void run_backward(const AttentionProblem<T>& p) {
   const double work = work_of_query(p, 2.5) * static_cast<double>(p.queries * p.group) / static_cast<double>(parts);
   parallel_for(batch_heads * parts, attention_grain(batch_heads * parts, work), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t head = task / parts, n = head / key_heads, key_head = head % key_heads;
-      const int64_t split = task / ranges % splits;
-      const int64_t range = ranges - 1 - task % ranges;  // the last first: the longest where causal
+      const int64_t head = parts == 1 ? task : task / parts, n = head / key_heads, key_head = head - n * key_heads;
+      const int64_t part_of_head = task - head * parts, split = splits == 1 ? 0 : part_of_head / ranges;
+      const int64_t range = (split + 1) * ranges - 1 - part_of_head;  // the last first: the longest where causal
       const AttentionProblem<T> part = with_parts(split * ranges + range);
       const int64_t first = std::min(p.queries, range * range_queries);
       const int64_t last = std::min(p.queries, first + range_queries);
@@ -126,7 +126,8 @@ void run_backward(const AttentionProblem<T>& p) {
                          (p.mask_kind == MaskKind::none || p.mask_kind == MaskKind::floating);
       if (part.dk && !fresh) zero_rows(part.dk, n, key_head, p.keys, p.width);
       if (part.dv && !fresh) zero_rows(part.dv, n, key_head, p.keys, p.value_width);
-      const int64_t first_member = split * p.group / splits, end_member = (split + 1) * p.group / splits;
+      const int64_t first_member = splits == 1 ? 0 : split * p.group / splits;
+      const int64_t end_member = splits == 1 ? p.group : (split + 1) * p.group / splits;
       for (int64_t member = first_member; first < last && member < end_member; ++member)
         attention_backward(part, n, key_head * p.group + member, first, last, fresh && member == first_member);
     }

@@ -96,7 +96,7 @@ HWY_INLINE void backward_tile(const AttentionProblem<T>& p, int64_t n, int64_t h
                               bool fresh, const BackwardMemory<T>& memory) {
   const Tag<T> d;
   const int64_t lanes = lanes_of<T>();
-  const int64_t columns = whole_vectors<T>(queries), key_head = h / p.group;
+  const int64_t columns = whole_vectors<T>(queries), key_head = p.key_head(h);
   const bool wants_scores = p.dq || p.dk;
   const int64_t q_stride = whole_vectors<T>(p.width), dy_stride = whole_vectors<T>(p.value_width);
   const T* q = p.q.at(n, h) + first_query * p.q.row;

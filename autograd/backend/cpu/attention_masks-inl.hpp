@@ -254,7 +254,7 @@ HWY_INLINE bool must_copy(const AttentionProblem<T>& p, const HeadRows<const T>&
 template <class T>
 HWY_INLINE TileRows<T> tile_rows(const AttentionProblem<T>& p, const TilePlace& tile, const HeadRows<const T>& rows,
                                  int64_t width, T* memory) {
-  const T* data = rows.at(tile.n, tile.h / p.group) + tile.first_key * rows.row;
+  const T* data = rows.at(tile.n, p.key_head(tile.h)) + tile.first_key * rows.row;
   if (!must_copy(p, rows)) return {data, rows.row};
   const bool row_mask = p.blocks_keys() && (p.mask_kind == MaskKind::boolean || p.mask_kind == MaskKind::integer) &&
                         (p.mask.row == 0 || p.queries == 1);

@@ -41,6 +41,7 @@ struct AttentionProblem {
   T keep_scale;             // ... and the others multiplied
   uint64_t seed, offset;
 
+  int64_t key_head(int64_t head) const { return group == 1 ? head : head / group; }
   /// How many keys queries up to `last` may see.
   int64_t visible_keys(int64_t last) const {
     if (!causal) return keys;
