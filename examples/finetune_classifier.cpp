@@ -95,7 +95,8 @@ void check_resumable(const ClassifierOptions& options) {
   const auto latest = regard::optim::Checkpoints(*options.resume / "checkpoints").latest();
   if (!latest)
     throw UsageError("resume", options.resume->string() + " has no checkpoint: the run was ended before its first one");
-  if (latest->step >= options.steps)
+  if (latest->step > options.steps ||
+      (latest->step == options.steps && has_results(*options.resume / "model" / "head.safetensors", latest->step)))
     throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
                                   " steps already; give more to go on");
 }
@@ -174,7 +175,7 @@ int run(int argc, char** argv) {
     return stop->exit_status();
   }
   stop.reset();  // what follows need not be finished
-  model.save(folder.file("model"));
+  model.save(folder.file("model"), config.dump());
   draw_confusion(folder.file("confusion.svg"), model.labels, validation, course.best);
 
   std::cout << "\nvalidation texts, as the model of step " << course.best_step << " guesses them:\n";

@@ -32,7 +32,8 @@ void check_resumable(const DigitsOptions& options, const regard::optim::Checkpoi
   if (!latest)
     throw UsageError("resume", checkpoints.folder().string() +
                                    ": there is no checkpoint in it: the run was ended before its first one");
-  if (latest->step >= options.steps)
+  if (latest->step > options.steps ||
+      (latest->step == options.steps && has_results(*options.resume / "checkpoint.safetensors", latest->step)))
     throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
                                   " steps already; give more to go on");
   std::string there;

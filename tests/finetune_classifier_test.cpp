@@ -220,6 +220,14 @@ TEST_CASE("finetune_classifier goes on after a stop as if there had been none, t
   CHECK(losses("whole") == losses("parts"));
   CHECK(workplace.metrics("whole").back() == workplace.metrics("parts").back());
   check_refused(workplace.run("finetune_classifier", "--resume runs/parts"), "finetune_classifier", "24 steps already");
+  // Killed while it wrote the model.
+  const fs::path head = workplace.path / "runs/parts/model/head.safetensors";
+  const std::string written = contents(head);
+  fs::remove(head);
+  REQUIRE(workplace.run("finetune_classifier", "--resume runs/parts").status == 0);
+  CHECK(regard::load_safetensors(head).size() == 2);
+  CHECK(contents(head).size() == written.size());
+  CHECK(losses("whole") == losses("parts"));
   workplace.write("data.tsv", labelled_lines() + "music\tanother one\n");
   check_refused(workplace.run("finetune_classifier", "--resume runs/parts --steps 30"), "finetune_classifier",
                 "data.tsv is not what it was");

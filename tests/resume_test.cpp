@@ -178,6 +178,31 @@ TEST_CASE("Ctrl-C and SIGTERM end a run behind a checkpoint") {
   }
 }
 
+TEST_CASE("a run that is killed between its last step and its results can be gone on with to have them") {
+  const Workplace workplace;
+  workplace.must_run("--steps 4 --decay-steps 4 --name whole" + tiny);
+  workplace.must_run("--steps 2 --decay-steps 4 --name parts" + tiny);
+  const fs::path weights = workplace.path / "runs/parts/checkpoint.safetensors";
+  const std::string older = test::read_raw(weights);
+  workplace.must_run("--resume runs/parts --steps 4");
+  const std::string written = test::read_raw(weights);
+  CHECK(written == test::read_raw(workplace.path / "runs/whole/checkpoint.safetensors"));
+  for (const bool none : {true, false}) {
+    INFO(none);
+    if (none)
+      fs::remove(weights);
+    else
+      workplace.file("runs/parts/checkpoint.safetensors", older);  // of the first two steps
+    const Ran ran = workplace.run("--resume runs/parts");
+    INFO(ran.err);
+    CHECK(ran.status == 0);
+    CHECK_THAT(ran.out, Contains("held-out exact match"));
+    CHECK(test::read_raw(weights) == written);
+    workplace.check_same("whole", "parts");
+  }
+  CHECK(workplace.run("--resume runs/parts").status == 2);
+}
+
 TEST_CASE("a run that is killed goes on from its last checkpoint") {
   const Workplace workplace;
   CHECK(workplace.interrupted("--steps 1000000 --decay-steps 1000000 --checkpoint-every 2 --name a" + tiny, "a", 9,

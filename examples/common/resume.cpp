@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
+#include <regard/autograd/safetensors.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/utf8.hpp>
@@ -52,6 +53,16 @@ Json read_config(const fs::path& folder) {
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) throw std::runtime_error(path.string() + ": it is damaged: no JSON object");
   return json;
+}
+
+bool has_results(const fs::path& weights, int64_t step) {
+  std::error_code error;
+  if (!fs::exists(weights, error)) return false;
+  const auto metadata = regard::load_safetensors_file(weights).metadata;
+  const auto config = metadata.find("config");
+  const Json json = Json::parse(config == metadata.end() ? "" : config->second, nullptr, false);
+  return json.is_object() && json.contains("steps") && json.at("steps").is_number_integer() &&
+         json.at("steps").get<int64_t>() >= step;
 }
 
 void check_unchanged(const Json& given, const Json& config, const std::vector<std::string>& may_change,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regard/examples/common/run_folder.hpp>
@@ -25,6 +26,11 @@ class RunLock {
 /// The config.json of the run in `folder`, to go on with it. Throws UsageError for --resume where there is no such
 /// folder or file, std::runtime_error where the file is no JSON object.
 nlohmann::ordered_json read_config(const std::filesystem::path& folder);
+
+/// Whether `weights`, which a run writes when its training is over, is there and of a run of at least `step` steps: its
+/// metadata has the configuration under "config". A run that was ended between its last step and that has none, or an
+/// older one's, and can be gone on with to have them.
+bool has_results(const std::filesystem::path& weights, int64_t step);
 
 /// Options given beside --resume must be those that the run was started with, but for those named in `may_change`.
 /// `given` and `config` hold values by key, as in config.json (`weight_decay` for --weight-decay). Throws UsageError.

@@ -31,9 +31,10 @@ void TextClassifier::members(regard::layers::Members& m) {
   m("head", head);
 }
 
-void TextClassifier::save(const std::filesystem::path& folder) const {
+void TextClassifier::save(const std::filesystem::path& folder, const std::string& config) const {
   encoder.save(folder);
-  regard::save_safetensors(folder / "head.safetensors", head.state_dict(), {{"labels", nlohmann::json(labels).dump()}});
+  regard::save_safetensors(folder / "head.safetensors", head.state_dict(),
+                           {{"labels", nlohmann::json(labels).dump()}, {"config", config}});
 }
 
 TextClassifier TextClassifier::load(const std::filesystem::path& folder) {

@@ -22,8 +22,9 @@ struct TextClassifier : regard::layers::Layer {
   regard::Tensor operator()(const regard::Tensor& features) const { return head(drop(features)); }
   void members(regard::layers::Members& m) override;
 
-  /// Writes the encoder's folder and head.safetensors, which has the labels as metadata; and reads them.
-  void save(const std::filesystem::path& folder) const;
+  /// Writes the encoder's folder and, last, head.safetensors, which has the labels and the run's configuration, JSON,
+  /// as metadata; and reads them.
+  void save(const std::filesystem::path& folder, const std::string& config = "{}") const;
   static TextClassifier load(const std::filesystem::path& folder);
 };
 
