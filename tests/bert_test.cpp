@@ -251,6 +251,9 @@ TEST_CASE("bert: configuration and weights that do not fit are told by file, key
   Folder dense;
   dense.edit("modules.json", [](nlohmann::json& json) { json[2]["type"] = "sentence_transformers.models.Dense"; });
   CHECK_THAT(load_error(dense), Contains("modules.json") && Contains("Dense"));
+  Folder unpooled;  // how to pool is not guessed
+  fs::remove(unpooled.path / "1_Pooling/config.json");
+  CHECK_THAT(load_error(unpooled), Contains("1_Pooling") && Contains("is missing") && Contains("modules.json"));
 }
 
 TEST_CASE("bert: inputs that do not fit are refused, and padding changes nothing") {

@@ -122,7 +122,10 @@ SentenceEncoder SentenceEncoder::from_folder(const fs::path& folder) {
   if (const fs::path path = folder / "modules.json"; there(path)) {
     const Modules modules = read_modules(path);
     options.normalise = modules.normalise;
-    if (!modules.pooling.empty()) pooling = modules.pooling;
+    if (!modules.pooling.empty()) {
+      pooling = modules.pooling;
+      check<FileError>(there(pooling), op, pooling.string(), ": is missing, and ", path.string(), " names its folder");
+    }
   }
   if (there(pooling)) options.pooling = read_pooling(pooling);
   if (const fs::path path = folder / "sentence_bert_config.json"; there(path)) {
