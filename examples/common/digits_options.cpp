@@ -10,7 +10,7 @@
 namespace examples {
 namespace {
 
-constexpr int64_t usual_steps = DigitsOptions().steps;
+const int64_t usual_steps = DigitsOptions().steps;
 
 void check_program(const nlohmann::ordered_json& config, const std::filesystem::path& folder) {
   if (config.value("program", "") != "train_digits")

@@ -35,7 +35,7 @@ constexpr int64_t opset_version = 17;
 ///
 ///     Graph graph;
 ///     Value x = graph.input("x", DType::f32, {"batch", 8});
-///     graph.output("y", graph.op("Relu", {add(graph, linear, x)}), DType::f32, {"batch", 4});
+///     graph.output("y", graph.op("Relu", {apply(graph, linear, x)}), DType::f32, {"batch", 4});
 ///     graph.save("model.onnx");
 class Graph {
  public:
