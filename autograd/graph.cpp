@@ -147,14 +147,14 @@ class GeneralNode final : public Node {
   GeneralBackward backward_;
 };
 
+}  // namespace
+
 std::vector<const Tensor*> pointers(const Tensors& tensors) {
   std::vector<const Tensor*> list;
   list.reserve(tensors.size());
   for (const Tensor& tensor : tensors) list.push_back(&tensor);
   return list;
 }
-
-}  // namespace
 
 void record_general(std::string name, std::span<Tensor* const> outputs, std::span<const Tensor* const> inputs,
                     std::span<const Tensor* const> saved, GeneralBackward backward) {

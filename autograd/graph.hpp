@@ -226,6 +226,8 @@ void record_outputs(const char* name, const std::array<Tensor*, K>& outputs, con
 /// Any number of inputs, saved tensors and outputs, and a gradient function that owns something. For cat, stack,
 /// split, custom_op.
 using GeneralBackward = std::function<Grads(const Saved& saved, std::span<const Tensor> grads)>;
+/// A list of tensors as record_general() takes it; the tensors must outlive it.
+std::vector<const Tensor*> pointers(const Tensors& tensors);
 void record_general(std::string name, std::span<Tensor* const> outputs, std::span<const Tensor* const> inputs,
                     std::span<const Tensor* const> saved, GeneralBackward backward);
 

@@ -108,6 +108,13 @@ constexpr Strides contiguous_strides(const Shape& shape) {
   return strides;
 }
 
+/// Where the `index`-th element of a tensor stands, counted in row-major order.
+constexpr Shape position_of(int64_t index, const Shape& shape) {
+  Shape position = shape;
+  for (int64_t d = shape.dim() - 1; d >= 0; index /= shape[d], --d) position[d] = index % shape[d];
+  return position;
+}
+
 /// Whether `from` may be expanded to `to`: aligned at the last dimension, each size equal or 1.
 constexpr bool broadcastable_to(const Shape& from, const Shape& to) {
   if (from.dim() > to.dim()) return false;

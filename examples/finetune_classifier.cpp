@@ -18,6 +18,7 @@
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/stop_signals.hpp>
 #include <regard/examples/common/text_classifier.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/optim/checkpoint.hpp>
 #include <regard/optim/data/text_file.hpp>
 #include <string>
@@ -95,10 +96,8 @@ void check_resumable(const ClassifierOptions& options) {
   const auto latest = regard::optim::Checkpoints(*options.resume / "checkpoints").latest();
   if (!latest)
     throw UsageError("resume", options.resume->string() + " has no checkpoint: the run was ended before its first one");
-  if (latest->step > options.steps ||
-      (latest->step == options.steps && has_results(*options.resume / "model" / "head.safetensors", latest->step)))
-    throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
-                                  " steps already; give more to go on");
+  if (latest->step != options.steps || has_results(*options.resume / "model" / "head.safetensors", latest->step))
+    check_more_steps(options.steps, latest->step, *options.resume);
 }
 
 int run(int argc, char** argv) {
@@ -153,27 +152,16 @@ int run(int argc, char** argv) {
             << model.parameter_count() << " parameters, of which " << options.train
             << (options.train == "head" ? " learns\n" : " learn\n") << "training  " << options.steps << " steps of "
             << options.batch << " texts, learning rate " << nlohmann::json(options.lr).dump() << ", seed "
-            << options.seed << "\n"
-            << "computing " << regard::cpu_report() << "\n"
-            << "results   " << folder.path.string() << "\n";
-  if (folder.moved_earlier)
-    std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
+            << options.seed << "\n";
+  introduce_results(std::cout, folder, 0);
   std::cout << std::endl;
 
   std::optional<StopSignals> stop(std::in_place);
   const ClassifierCourse course =
       train_classifier(model, training_texts, validation_texts, options, folder.path, &*stop);
   draw_course(folder.file("loss.svg"), "Classes of " + options.data, course);
-  if (course.diverged) {
-    std::fprintf(stderr, "finetune_classifier: %s; what there is of it is in %s\n", course.diverged->c_str(),
-                 folder.path.c_str());
-    return 1;
-  }
-  if (course.step < options.steps) {
-    std::fprintf(stderr, "finetune_classifier: stopped by %s behind step %lld; go on with --resume %s\n",
-                 stop->name().c_str(), static_cast<long long>(course.step), folder.path.c_str());
-    return stop->exit_status();
-  }
+  if (course.diverged) return report_divergence("finetune_classifier", *course.diverged, folder.path);
+  if (course.step < options.steps) return report_stop("finetune_classifier", *stop, course.step, folder.path);
   stop.reset();  // what follows need not be finished
   model.save(folder.file("model"), config.dump());
   draw_confusion(folder.file("confusion.svg"), model.labels, validation, course.best);

@@ -17,6 +17,7 @@
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/stop_signals.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/optim/checkpoint.hpp>
 #include <regard/optim/data/text_file.hpp>
 #include <string>
@@ -28,16 +29,11 @@ namespace {
 // Where a run that is gone on with stands, checked before anything is changed.
 void check_resumable(const DigitsOptions& options, const regard::optim::Checkpoints& checkpoints,
                      const std::string& data) {
-  const auto latest = checkpoints.latest();
-  if (!latest)
-    throw UsageError("resume", checkpoints.folder().string() +
-                                   ": there is no checkpoint in it: the run was ended before its first one");
-  if (latest->step > options.steps ||
-      (latest->step == options.steps && has_results(*options.resume / "checkpoint.safetensors", latest->step)))
-    throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
-                                  " steps already; give more to go on");
+  const regard::optim::CheckpointInfo latest = latest_to_resume(checkpoints);
+  if (latest.step != options.steps || has_results(*options.resume / "checkpoint.safetensors", latest.step))
+    check_more_steps(options.steps, latest.step, *options.resume);
   std::string there;
-  regard::optim::inspect_checkpoint(latest->path, &there);
+  regard::optim::inspect_checkpoint(latest.path, &there);
   if (there != data) throw UsageError("resume", "the pictures have changed since the run began; start another run");
 }
 
@@ -82,27 +78,15 @@ int run(int argc, char** argv) {
             << " heads, patches of " << options.patch << " x " << options.patch << ", " << model.parameter_count()
             << " parameters\n"
             << "training  " << options.steps << " steps of " << options.batch << " pictures, learning rate "
-            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
-            << "computing " << regard::cpu_report() << "\n"
-            << "results   " << folder.path.string() << "\n";
-  if (folder.moved_earlier)
-    std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
-  if (training.step() > 0) std::cout << "          going on behind step " << training.step() << "\n";
+            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
+  introduce_results(std::cout, folder, training.step());
   std::cout << std::endl;
 
   std::optional<StopSignals> stop(std::in_place);
   training.run(course, metrics, &checkpoints, data, &*stop);
   draw_picture_loss(folder.file("loss.svg"), "Reading " + file.filename().string(), course);
-  if (course.diverged) {
-    std::fprintf(stderr, "train_digits: %s; what there is of it is in %s\n", course.diverged->c_str(),
-                 folder.path.c_str());
-    return 1;
-  }
-  if (training.step() < options.steps) {
-    std::fprintf(stderr, "train_digits: stopped by %s behind step %lld; go on with --resume %s\n", stop->name().c_str(),
-                 static_cast<long long>(training.step()), folder.path.c_str());
-    return stop->exit_status();
-  }
+  if (course.diverged) return report_divergence("train_digits", *course.diverged, folder.path);
+  if (training.step() < options.steps) return report_stop("train_digits", *stop, training.step(), folder.path);
   stop.reset();  // what follows need not be finished
   regard::save_safetensors(folder.file("checkpoint.safetensors"), model.state_dict(), {{"config", config.dump()}});
   const PictureTest test = test_pictures(model, split.test);

@@ -14,9 +14,11 @@
 #include <regard/examples/common/language_text.hpp>
 #include <regard/examples/common/language_training.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/progress.hpp>
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/stop_signals.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/layers/models/gpt2_layout.hpp>
 #include <regard/optim/data/byte_pairs.hpp>
 #include <string>
@@ -28,13 +30,6 @@ namespace {
 namespace data = regard::data;
 namespace fs = std::filesystem;
 using regard::layers::GPT;
-
-std::string grouped(int64_t number) {  // 103245 -> "103,245"
-  std::string digits = std::to_string(number);
-  for (auto place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3)
-    digits.insert(static_cast<std::size_t>(place), ",");
-  return digits;
-}
 
 // A run's tokenizer, model, tokens and folder, made anew or found.
 struct Run {
@@ -103,12 +98,8 @@ void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
             << grouped(run.model.parameter_count()) << " parameters\n"
             << "training  " << grouped(options.steps) << " steps of "
             << grouped(options.batch * options.grad_accumulation * options.context) << " tokens, learning rate "
-            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
-            << "computing " << regard::cpu_report() << "\n"
-            << "results   " << run.folder.path.string() << "\n";
-  if (run.folder.moved_earlier)
-    std::cout << "          (an earlier run's are now " << run.folder.moved_earlier->string() << ")\n";
-  if (step > 0) std::cout << "          going on behind step " << step << "\n";
+            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
+  introduce_results(std::cout, run.folder, step);
   if (options.steps > options.decay_steps)
     std::cout << "          from step " << options.decay_steps << " on the learning rate stays at "
               << nlohmann::json(options.min_lr).dump() << "; --decay-steps stretches its course\n";
@@ -133,9 +124,7 @@ int train(int argc, char** argv) {
   Run run = options.resume ? resumed(options) : begun(options);
   LanguageTraining training(run.model, options, run.text, *run.tokenizer, run.folder.path);
   if (options.resume) training.resume();
-  if (training.step() >= options.steps && !options.gpt2)
-    throw UsageError("steps", run.folder.path.string() + " has taken " + std::to_string(training.step()) +
-                                  " steps already; give more to go on");
+  if (!options.gpt2) check_more_steps(options.steps, training.step(), run.folder.path);
   MetricsWriter metrics(run.folder.file("metrics.jsonl"), training.step());
   write_config(options, run);
   introduce(options, run, training.step());
@@ -144,16 +133,9 @@ int train(int argc, char** argv) {
   const std::optional<std::string> diverged = training.run(metrics, *stop);
   draw_language_losses(run.folder.file("loss.svg"), run.folder.path.filename().string(),
                        run.folder.file("metrics.jsonl"));
-  if (diverged) {
-    std::fprintf(stderr, "train_language_model: %s; what there is of it is in %s\n", diverged->c_str(),
-                 run.folder.path.c_str());
-    return 1;
-  }
-  if (training.step() < options.steps) {
-    std::fprintf(stderr, "train_language_model: stopped by %s behind step %lld; go on with --resume %s\n",
-                 stop->name().c_str(), static_cast<long long>(training.step()), run.folder.path.c_str());
-    return stop->exit_status();
-  }
+  if (diverged) return report_divergence("train_language_model", *diverged, run.folder.path);
+  if (training.step() < options.steps)
+    return report_stop("train_language_model", *stop, training.step(), run.folder.path);
   stop.reset();  // what is left can be ended at any moment
   const auto best = training.checkpoints().best();
   const LanguageModel loaded = load_language_model(run.folder.path);

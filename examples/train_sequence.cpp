@@ -13,6 +13,7 @@
 #include <regard/autograd/threads.hpp>
 #include <regard/autograd/version.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/progress.hpp>
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/sequence_model.hpp>
@@ -21,6 +22,7 @@
 #include <regard/examples/common/sequence_tasks.hpp>
 #include <regard/examples/common/sequence_training.hpp>
 #include <regard/examples/common/stop_signals.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/optim/checkpoint.hpp>
 #include <regard/optim/data/text_file.hpp>
 #include <string>
@@ -44,13 +46,6 @@ std::unique_ptr<SequenceTask> make_task(const SequenceOptions& options) {
                               .seed = seed});
 }
 
-std::string grouped(int64_t number) {  // 103245 -> "103,245"
-  std::string digits = std::to_string(number);
-  for (auto place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3)
-    digits.insert(static_cast<std::size_t>(place), ",");
-  return digits;
-}
-
 std::string in_words(const SequenceOptions& options) {
   if (options.pairs) return "pairs of " + *options.pairs;
   if (options.task == "add") return "add, numbers of up to " + std::to_string(options.length) + " digits";
@@ -69,16 +64,11 @@ std::string data_text(const SequenceOptions& options) {
 // Where a run that is gone on with stands, checked before anything is changed.
 void check_resumable(const SequenceOptions& options, const regard::optim::Checkpoints& checkpoints,
                      const std::string& data) {
-  const auto latest = checkpoints.latest();
-  if (!latest)
-    throw UsageError("resume", checkpoints.folder().string() +
-                                   ": there is no checkpoint in it: the run was ended before its first one");
-  if (latest->step > options.steps ||
-      (latest->step == options.steps && has_results(*options.resume / "checkpoint.safetensors", latest->step)))
-    throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
-                                  " steps already; give more to go on");
+  const regard::optim::CheckpointInfo latest = latest_to_resume(checkpoints);
+  if (latest.step != options.steps || has_results(*options.resume / "checkpoint.safetensors", latest.step))
+    check_more_steps(options.steps, latest.step, *options.resume);
   std::string there;
-  regard::optim::inspect_checkpoint(latest->path, &there);
+  regard::optim::inspect_checkpoint(latest.path, &there);
   if (there != data)
     throw UsageError("resume", "the data has changed since the run began" +
                                    (options.pairs ? ": " + *options.pairs + " is not the file that it was" : "") +
@@ -90,12 +80,8 @@ void introduce(const SequenceOptions& options, const SequenceModel& model, const
             << "model     " << options.layers << " layers, width " << options.width << ", " << options.heads
             << " heads, " << grouped(model.parameter_count()) << " parameters\n"
             << "training  " << options.steps << " steps of " << options.batch << " sequences, learning rate "
-            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
-            << "computing " << regard::cpu_report() << "\n"
-            << "results   " << folder.path.string() << "\n";
-  if (folder.moved_earlier)
-    std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
-  if (step > 0) std::cout << "          going on behind step " << step << "\n";
+            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
+  introduce_results(std::cout, folder, step);
   std::cout << std::endl;
 }
 
@@ -142,16 +128,8 @@ int run(int argc, char** argv) {
   std::optional<StopSignals> stop(std::in_place);
   training.run(course, watched, metrics, {&checkpoints, options.checkpoint_every, data}, &*stop);
   draw_loss(folder.file("loss.svg"), in_words(options), course);
-  if (course.diverged) {
-    std::fprintf(stderr, "train_sequence: %s; what there is of it is in %s\n", course.diverged->c_str(),
-                 folder.path.c_str());
-    return 1;
-  }
-  if (training.step() < options.steps) {
-    std::fprintf(stderr, "train_sequence: stopped by %s behind step %lld; go on with --resume %s\n",
-                 stop->name().c_str(), static_cast<long long>(training.step()), folder.path.c_str());
-    return stop->exit_status();
-  }
+  if (course.diverged) return report_divergence("train_sequence", *course.diverged, folder.path);
+  if (training.step() < options.steps) return report_stop("train_sequence", *stop, training.step(), folder.path);
   stop.reset();  // what follows need not be finished
   regard::save_safetensors(folder.file("checkpoint.safetensors"), model.state_dict(), {{"config", config.dump()}});
   draw_attention(folder.file("attention.svg"), model, vocabulary, held_out.front());

@@ -16,6 +16,7 @@
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/stop_signals.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/examples/common/translation_options.hpp>
 #include <regard/examples/common/translation_report.hpp>
 #include <regard/examples/common/translation_training.hpp>
@@ -69,12 +70,9 @@ void check_resumable(const TranslationOptions& options, const nlohmann::ordered_
     if (config.contains(key) && (!before.contains(key) || before[key] != config[key]))
       throw UsageError("resume", "the data has changed since the run began: " + options.file.value_or("the task") +
                                      " is not what it was; start another run");
-  const auto latest = checkpoints.latest();
-  if (!latest)
-    throw UsageError("resume", checkpoints.folder().string() +
-                                   ": there is no checkpoint in it: the run was ended before its first one");
-  if (latest->step > options.steps)
-    throw UsageError("steps", *options.resume + " has taken " + std::to_string(latest->step) + " steps already");
+  const regard::optim::CheckpointInfo latest = latest_to_resume(checkpoints);
+  if (latest.step > options.steps)
+    throw UsageError("steps", *options.resume + " has taken " + std::to_string(latest.step) + " steps already");
 }
 
 std::vector<TranslationExample> as_examples(const std::vector<TranslationQuestion>& questions, std::size_t most) {
@@ -140,27 +138,15 @@ int run(int argc, char** argv) {
             << "model     " << options.layers << " + " << options.layers << " layers, width " << options.width << ", "
             << options.heads << " heads, " << model.parameter_count() << " parameters\n"
             << "training  " << options.steps << " steps of " << options.batch << " pairs, learning rate "
-            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
-            << "computing " << regard::cpu_report() << "\n"
-            << "results   " << folder.path.string() << "\n";
-  if (folder.moved_earlier)
-    std::cout << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
-  if (training.step() > 0) std::cout << "          going on behind step " << training.step() << "\n";
+            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
+  introduce_results(std::cout, folder, training.step());
   std::cout << std::endl;
 
   std::optional<StopSignals> stop(std::in_place);
   const auto diverged = training.run(as_examples(questions, 512), metrics, checkpoints, *stop);
   draw_translation_loss(folder.path, in_words(options));
-  if (diverged) {
-    std::fprintf(stderr, "train_translation: %s; what there is of it is in %s\n", diverged->c_str(),
-                 folder.path.c_str());
-    return 1;
-  }
-  if (training.step() < options.steps) {
-    std::fprintf(stderr, "train_translation: stopped by %s behind step %lld; go on with --resume %s\n",
-                 stop->name().c_str(), static_cast<long long>(training.step()), folder.path.c_str());
-    return stop->exit_status();
-  }
+  if (diverged) return report_divergence("train_translation", *diverged, folder.path);
+  if (training.step() < options.steps) return report_stop("train_translation", *stop, training.step(), folder.path);
   stop.reset();  // what follows need not be finished
   draw_cross_attention(folder.file("attention.svg"), model, task->source_vocabulary(), task->target_vocabulary(),
                        questions.front().source);

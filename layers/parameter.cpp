@@ -79,6 +79,21 @@ Parameter& Parameter::operator=(const Tensor& value) {
   return *this;
 }
 
+Buffer Buffer::computed(const Tensor& values) {
+  check<DTypeError>(values.defined() && values.dtype() == DType::f64, "Buffer", "computed values must be f64");
+  NoGrad no_grad;
+  Buffer buffer(values.to(DType::f32));
+  buffer.exact_ = values.detach();
+  return buffer;
+}
+
+void Buffer::cast(DType dtype) {
+  const bool exact = dtype == DType::f64 && this->dtype() == DType::f32 && exact_.defined() &&
+                     equal(tensor_, exact_.to(DType::f32));  // nothing else was loaded
+  OwnedTensor::cast(dtype);
+  if (exact) write("Buffer", exact_);
+}
+
 Buffer& Buffer::operator=(const Tensor& value) {
   if (value.impl() == tensor_.impl()) return *this;
   check_defined("Buffer", "value", value);

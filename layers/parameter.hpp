@@ -110,11 +110,23 @@ class Buffer : public OwnedTensor {
  public:
   Buffer() = default;
   explicit Buffer(const Tensor& value) { tensor_ = own("Buffer", value.defined() ? value.detach() : value); }
+  /// A buffer whose f64 `values` are computed, and kept in f32. Cast to f64 while it still holds them, it has them
+  /// again in full, where another would have their rounding.
+  static Buffer computed(const Tensor& values);
   Buffer(const Buffer& other) = default;
   Buffer(Buffer&& other) noexcept = default;
-  Buffer& operator=(const Buffer& other) { return *this = other.tensor_; }
-  Buffer& operator=(Buffer&& other) { return *this = other.tensor_; }  // NOLINT
+  Buffer& operator=(const Buffer& other) {
+    *this = other.tensor_;
+    exact_ = other.exact_;
+    return *this;
+  }
+  Buffer& operator=(Buffer&& other) { return *this = other; }  // NOLINT
   Buffer& operator=(const Tensor& value);
+
+  void cast(DType dtype);
+
+ private:
+  Tensor exact_;  // f64, and shared by copies: never written to; undefined where the values were not computed
 };
 
 namespace layers {

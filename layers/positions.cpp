@@ -49,15 +49,15 @@ std::string LearnedPositionalEncoding::describe() const { return described("Lear
 
 SinusoidalPositionalEncoding::SinusoidalPositionalEncoding(int64_t max_length, int64_t width) {
   check_sizes("SinusoidalPositionalEncoding", max_length, width);
-  Tensor values = empty({max_length, width});
-  float* data = values.data<float>();
+  Tensor values = empty({max_length, width}, DType::f64);
+  double* data = values.data<double>();
   for (int64_t t = 0; t < max_length; ++t)
     for (int64_t i = 0; i < width; ++i) {
       double angle =
           static_cast<double>(t) * std::pow(10000.0, -static_cast<double>(i - i % 2) / static_cast<double>(width));
-      data[t * width + i] = static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle));
+      data[t * width + i] = i % 2 == 0 ? std::sin(angle) : std::cos(angle);
     }
-  table = Buffer(values);
+  table = Buffer::computed(values);
 }
 
 Tensor SinusoidalPositionalEncoding::operator()(const Tensor& x, int64_t offset) const {

@@ -18,7 +18,8 @@ struct LearnedPositionalEncoding : Layer {
 };
 
 /// x [..., T, width] -> x + table[offset, offset + T), with sin(t / 10000^(2i / width)) at 2i and the cosine at
-/// 2i + 1. Nothing to train; Buffer table [max_length, width]. Vaswani et al., 2017, section 3.5.
+/// 2i + 1. Nothing to train; Buffer table [max_length, width], which to(DType::f64) gives in full f64 accuracy (a table
+/// loaded from an f32 checkpoint keeps its own values). Vaswani et al., 2017, section 3.5.
 struct SinusoidalPositionalEncoding : Layer {
   Buffer table;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 #include <sstream>
 
@@ -488,4 +489,31 @@ TEST_CASE("members: names must be there once and hold no dot") {
   CHECK_THAT(message_of([] { Bad("x", "a.b").parameters(); }), Contains("a.b") && Contains("no dot"));
   CHECK_THAT(message_of([] { Bad("", "y").parameters(); }), Contains("must not be empty"));
   CHECK(Bad("x", "y").parameters().size() == 2);
+}
+
+TEST_CASE("buffers that are computed have f64 accuracy in f64, and the same f32 bits as ever") {
+  const SinusoidalPositionalEncoding made(40, 6);
+  SinusoidalPositionalEncoding positions = made;  // a copy knows the values, too
+  const Numbers single = numbers(positions.table);
+  positions.to(DType::f64);
+  CHECK(positions.state_dict().at("table").dtype() == DType::f64);
+  const std::vector<double> full = positions.table.to_vector<double>();
+  double largest = 0;
+  for (size_t t = 0; t < 40; ++t)
+    for (size_t i = 0; i < 6; ++i) {
+      const double angle = static_cast<double>(t) * std::pow(10000.0, -static_cast<double>(i - i % 2) / 6.0);
+      const double right = i % 2 == 0 ? std::sin(angle) : std::cos(angle);
+      largest = std::max(largest, std::abs(full[t * 6 + i] - right));
+      CHECK(single[t * 6 + i] == static_cast<float>(right));
+    }
+  CHECK(largest < 1e-15);
+  positions.to(DType::f32);
+  CHECK(numbers(positions.table) == single);
+
+  // Values that were loaded are kept.
+  SinusoidalPositionalEncoding other(40, 6);
+  other.load_state_dict({{"table", full_like(made.table, 0.1)}});
+  other.to(DType::f64);
+  CHECK(other.table[0][0].item<double>() == static_cast<double>(0.1f));
+  CHECK_THROWS_WITH(Buffer::computed(ones({2})), Contains("f64"));
 }

@@ -14,28 +14,6 @@ namespace regard::layer_cases {
 
 namespace {
 
-/// Parameters that start at 0 or 1 are moved away from it, so that a gradient that ignores them is found.
-template <class L>
-L stirred(L layer) {
-  Generator generator(7);
-  NoGrad no_grad;
-  for (const Tensor& p : layer.parameters()) p.add_(randn(p.shape(), p.dtype(), generator), 0.2);
-  return layer;
-}
-
-template <class L, class Call>
-LayerCase row(std::string name, std::string variant, L given, Tensors inputs, Call call) {
-  L layer = stirred(given);
-  return {std::move(name), std::move(variant),
-          [=](const GradcheckOptions& options) { return gradcheck(layer, inputs, call, options); },
-          [=](const GradcheckOptions& options) { return gradgradcheck(layer, inputs, call, options); }};
-}
-template <class L>
-LayerCase row(std::string name, std::string variant, L given, Tensors inputs) {
-  return row(std::move(name), std::move(variant), std::move(given), std::move(inputs),
-             [](auto& layer, const Tensors& in) { return layer(in[0]); });
-}
-
 Linear with_adapter(Linear layer) {
   add_lora(layer, {.rank = 2, .alpha = 3});
   layer.set_requires_grad(true);

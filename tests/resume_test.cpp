@@ -13,7 +13,13 @@
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
+#include <regard/examples/common/sequence_model.hpp>
+#include <regard/examples/common/sequence_options.hpp>
+#include <regard/examples/common/sequence_tasks.hpp>
+#include <regard/examples/common/sequence_training.hpp>
 #include <regard/examples/common/stop_signals.hpp>
+#include <regard/optim/checkpoint.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -282,6 +288,38 @@ TEST_CASE("damage to a run's folder is told, and nothing is lost") {
   workplace.must_run("--resume runs/a --steps 9");
   fs::remove_all(folder / "checkpoints");
   CHECK_THAT(workplace.refused("--resume runs/a --steps 20"), Contains("there is no checkpoint in it"));
+}
+
+TEST_CASE("a run that goes on tells the time left from its own steps") {
+  using namespace examples;  // NOLINT(google-build-using-namespace)
+  const test::Folder folder;
+  const auto task = make_generated_task({.task = "copy", .length = 2, .symbols = 4});
+  const std::vector<Example> held_out = task->held_out(1);
+  SequenceOptions options;
+  options.batch = 2;
+  options.decay_steps = 40;
+  regard::optim::Checkpoints checkpoints(folder.path / "checkpoints");
+  // Trains up to `steps` with a clock that ticks once a step; returns what was said of the first step.
+  const auto first_line = [&](int64_t steps, bool resume) {
+    options.steps = steps;
+    SequenceModel model({.vocabulary = task->vocabulary().size(),
+                         .longest_input = task->longest_input(),
+                         .longest_output = task->longest_output(),
+                         .width = 4,
+                         .heads = 1,
+                         .layers = 1});
+    SequenceTraining training(model, *task, options);
+    if (resume) training.resume(checkpoints);
+    std::ostringstream said;
+    double now = 0;
+    MetricsWriter metrics(folder.path / "metrics.jsonl", training.step());
+    TrainingCourse course;
+    training.run(course, held_out, metrics, {.folder = &checkpoints}, nullptr,
+                 {.stream = &said, .terminal = false, .seconds = [&] { return now++; }});
+    return said.str().substr(0, said.str().find('\n'));
+  };
+  CHECK_THAT(first_line(20, false), Contains("step 1/20") && Contains("0:19 left"));
+  CHECK_THAT(first_line(40, true), Contains("step 21/40") && Contains("0:19 left"));
 }
 
 TEST_CASE("a configuration becomes a command line again") {

@@ -6,17 +6,11 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/ops/promote.hpp>
+#include <regard/autograd/ops/unary_values.hpp>
 
 namespace regard {
 
 namespace {
-
-Tensor compute(const char* name, UnaryOp op, const Tensor& x) {
-  check_floating(name, "x", x);
-  Tensor y = empty_like(x);
-  kernels(x).unary(op, y, x);
-  return y;
-}
 
 // g times the activation's derivative, from its input or output x.
 Tensor compute_grad(BinaryOp op, const Tensor& x, const Tensor& g) {
@@ -109,33 +103,33 @@ Tensor silu_grad(const Tensor& x, const Tensor& g) {
 }  // namespace
 
 Tensor tanh(const Tensor& x) {
-  Tensor y = compute("tanh", UnaryOp::tanh, x);
+  Tensor y = unary_values("tanh", UnaryOp::tanh, x);
   return record("tanh", y, inputs(x), saved(y),
                 [](const Saved& s, const Tensor& g) { return Grads{tanh_grad(s[0], g)}; });
 }
 
 Tensor sigmoid(const Tensor& x) {
-  Tensor y = compute("sigmoid", UnaryOp::sigmoid, x);
+  Tensor y = unary_values("sigmoid", UnaryOp::sigmoid, x);
   return record("sigmoid", y, inputs(x), saved(y),
                 [](const Saved& s, const Tensor& g) { return Grads{sigmoid_grad(s[0], g)}; });
 }
 
 Tensor relu(const Tensor& x) {
-  Tensor y = compute("relu", UnaryOp::relu, x);
+  Tensor y = unary_values("relu", UnaryOp::relu, x);
   return record("relu", y, inputs(x), saved(y),
                 [](const Saved& s, const Tensor& g) { return Grads{relu_grad(s[0], g)}; });
 }
 
 Tensor gelu(const Tensor& x, GeluApproximation approximation) {
   if (approximation == GeluApproximation::tanh)
-    return record("gelu", compute("gelu", UnaryOp::gelu_tanh, x), inputs(x), saved(x),
+    return record("gelu", unary_values("gelu", UnaryOp::gelu_tanh, x), inputs(x), saved(x),
                   [](const Saved& s, const Tensor& g) { return Grads{gelu_tanh_grad(s[0], g)}; });
-  return record("gelu", compute("gelu", UnaryOp::gelu, x), inputs(x), saved(x),
+  return record("gelu", unary_values("gelu", UnaryOp::gelu, x), inputs(x), saved(x),
                 [](const Saved& s, const Tensor& g) { return Grads{gelu_grad(s[0], g)}; });
 }
 
 Tensor silu(const Tensor& x) {
-  return record("silu", compute("silu", UnaryOp::silu, x), inputs(x), saved(x),
+  return record("silu", unary_values("silu", UnaryOp::silu, x), inputs(x), saved(x),
                 [](const Saved& s, const Tensor& g) { return Grads{silu_grad(s[0], g)}; });
 }
 

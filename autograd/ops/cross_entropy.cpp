@@ -19,15 +19,6 @@ struct ClassRows {
   int64_t classes = 0;
 };
 
-std::string position_text(int64_t index, const Shape& shape) {
-  Shape at = shape;
-  for (int64_t d = shape.dim() - 1; d >= 0; --d) {
-    at[d] = index % shape[d];
-    index /= shape[d];
-  }
-  return to_string(at);
-}
-
 // Every target must be a class or the ignored value.
 void check_targets(const char* op, ClassRows& rows, int64_t ignore_index) {
   if (rows.targets.numel() == 0) return;
@@ -42,7 +33,7 @@ void check_targets(const char* op, ClassRows& rows, int64_t ignore_index) {
   for (size_t i = 0; i < targets.size(); ++i) {
     const int64_t target = targets[i];
     if (target == ignore_index || (target >= 0 && target < rows.classes)) continue;
-    fail<IndexError>(op, "target ", target, " at position ", position_text(static_cast<int64_t>(i), rows.shape),
+    fail<IndexError>(op, "target ", target, " at position ", position_of(static_cast<int64_t>(i), rows.shape),
                      " is not a class: with ", rows.classes, " classes the valid range is [0, ", rows.classes,
                      "), and ignore_index is ", ignore_index);
   }

@@ -24,17 +24,26 @@ void check_indices(const char* op, const char* what, const Tensor& index, int64_
   std::vector<int64_t> entries = index.to_vector<int64_t>();
   int64_t at = 0;
   while (entries[static_cast<size_t>(at)] >= 0 && entries[static_cast<size_t>(at)] < size) ++at;
-  Shape position = index.shape();
-  for (int64_t d = index.dim() - 1, rest = at; d >= 0; rest /= index.shape()[d], --d)
-    position[d] = rest % index.shape()[d];
-  fail<IndexError>(op, what, " ", entries[static_cast<size_t>(at)], " at position ", position, " is outside [0, ", size,
-                   ")", of...);
+  fail<IndexError>(op, what, " ", entries[static_cast<size_t>(at)], " at position ", position_of(at, index.shape()),
+                   " is outside [0, ", size, ")", of...);
 }
 
 /// Sums at indices are taken in f32, f64 and i64.
 void check_summable(const char* op, const Tensor& x) {
   check<DTypeError>(x.dtype() == DType::f32 || x.dtype() == DType::f64 || x.dtype() == DType::i64, op, "adds f32, f64 ",
                     "and i64, not ", x.dtype(), ": convert with to()");
+}
+
+/// What scatter_add and index_add want of their operands, but for shapes.
+void check_added(const char* op, const Tensor& x, const Tensor& index, const Tensor& source) {
+  check_defined(op, "x", x);
+  check_integer(op, "index", index);
+  check_defined(op, "source", source);
+  check_same_device(op, x, index);
+  check_same_device(op, x, source);
+  check_summable(op, x);
+  check<DTypeError>(x.dtype() == source.dtype(), op, "x is ", x.dtype(), ", source ", source.dtype(),
+                    ": bring them to one dtype with to()");
 }
 
 Tensor copy_of(const Tensor& x) {
@@ -120,14 +129,7 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
 }
 
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  check_defined("scatter_add", "x", x);
-  check_integer("scatter_add", "index", index);
-  check_defined("scatter_add", "source", source);
-  check_same_device("scatter_add", x, index);
-  check_same_device("scatter_add", x, source);
-  check_summable("scatter_add", x);
-  check<DTypeError>(x.dtype() == source.dtype(), "scatter_add", "x is ", x.dtype(), ", source ", source.dtype(),
-                    ": bring them to one dtype with to()");
+  check_added("scatter_add", x, index, source);
   check<ShapeError>(std::max<int64_t>(index.dim(), 1) == std::max<int64_t>(source.dim(), 1), "scatter_add", "index ",
                     index.shape(), " and source ", source.shape(), " must have equally many dimensions");
   const Shape covered = as_vector(index).shape(), given = as_vector(source).shape();
@@ -162,14 +164,7 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
 }
 
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  check_defined("index_add", "x", x);
-  check_integer("index_add", "index", index);
-  check_defined("index_add", "source", source);
-  check_same_device("index_add", x, index);
-  check_same_device("index_add", x, source);
-  check_summable("index_add", x);
-  check<DTypeError>(x.dtype() == source.dtype(), "index_add", "x is ", x.dtype(), ", source ", source.dtype(),
-                    ": bring them to one dtype with to()");
+  check_added("index_add", x, index, source);
   dim = check_listed("index_add", x.shape(), dim, index);
   Shape needed = x.shape();
   if (x.dim() > 0) needed[dim] = index.numel();

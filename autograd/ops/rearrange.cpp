@@ -28,12 +28,6 @@ DType check_joined(const char* op, const Tensors& tensors) {
   return common;
 }
 
-std::vector<const Tensor*> pointers(const Tensors& tensors) {
-  std::vector<const Tensor*> list;
-  for (const Tensor& tensor : tensors) list.push_back(&tensor);
-  return list;
-}
-
 /// The strides and offset of y from `start` on along dim, seen with another shape.
 Tensor part_of(const Tensor& y, int64_t dim, int64_t start, const Shape& shape) {
   return make_view(y, shape, y.strides(), y.storage_offset() + start * y.strides()[dim]);

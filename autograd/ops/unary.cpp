@@ -7,21 +7,16 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/ops/promote.hpp>
+#include <regard/autograd/ops/unary_values.hpp>
 
 namespace regard {
 
 namespace {
 
-Tensor compute(const char* name, UnaryOp op, const Tensor& x) {
-  check_floating(name, "x", x);
-  Tensor y = empty_like(x);
-  kernels(x).unary(op, y, x);
-  return y;
-}
 // The few that take integers too.
 Tensor compute_number(const char* name, UnaryOp op, const Tensor& x) {
   check_defined(name, "x", x);
-  if (x.dtype() != DType::i64) check_floating(name, "x", x);
+  if (x.dtype() != DType::i64) return unary_values(name, op, x);
   Tensor y = empty_like(x);
   kernels(x).unary(op, y, x);
   return y;
@@ -30,23 +25,23 @@ Tensor compute_number(const char* name, UnaryOp op, const Tensor& x) {
 }  // namespace
 
 Tensor exp(const Tensor& x) {
-  Tensor y = compute("exp", UnaryOp::exp, x);
+  Tensor y = unary_values("exp", UnaryOp::exp, x);
   return record("exp", y, inputs(x), saved(y), [](const Saved& s, const Tensor& g) { return Grads{mul(g, s[0])}; });
 }
 
 Tensor log(const Tensor& x) {
-  Tensor y = compute("log", UnaryOp::log, x);
+  Tensor y = unary_values("log", UnaryOp::log, x);
   return record("log", y, inputs(x), saved(x), [](const Saved& s, const Tensor& g) { return Grads{div(g, s[0])}; });
 }
 
 Tensor sqrt(const Tensor& x) {
-  Tensor y = compute("sqrt", UnaryOp::sqrt, x);
+  Tensor y = unary_values("sqrt", UnaryOp::sqrt, x);
   return record("sqrt", y, inputs(x), saved(y),
                 [](const Saved& s, const Tensor& g) { return Grads{div(g, mul(s[0], 2))}; });
 }
 
 Tensor rsqrt(const Tensor& x) {
-  Tensor y = compute("rsqrt", UnaryOp::rsqrt, x);
+  Tensor y = unary_values("rsqrt", UnaryOp::rsqrt, x);
   return record("rsqrt", y, inputs(x), saved(y), [](const Saved& s, const Tensor& g) {
     const Tensor y = s[0];
     return Grads{mul(mul(g, -0.5), mul(square(y), y))};
@@ -54,7 +49,7 @@ Tensor rsqrt(const Tensor& x) {
 }
 
 Tensor reciprocal(const Tensor& x) {
-  Tensor y = compute("reciprocal", UnaryOp::reciprocal, x);
+  Tensor y = unary_values("reciprocal", UnaryOp::reciprocal, x);
   return record("reciprocal", y, inputs(x), saved(y),
                 [](const Saved& s, const Tensor& g) { return Grads{neg(mul(g, square(s[0])))}; });
 }
@@ -62,7 +57,7 @@ Tensor reciprocal(const Tensor& x) {
 Tensor square(const Tensor& x) {
   check_defined("square", "x", x);
   if (x.dtype() == DType::i64) return mul(x, x);
-  Tensor y = compute("square", UnaryOp::square, x);
+  Tensor y = unary_values("square", UnaryOp::square, x);
   return record("square", y, inputs(x), saved(x),
                 [](const Saved& s, const Tensor& g) { return Grads{mul(g, mul(s[0], 2))}; });
 }
@@ -79,20 +74,20 @@ Tensor sign(const Tensor& x) {
 }
 
 Tensor erf(const Tensor& x) {
-  Tensor y = compute("erf", UnaryOp::erf, x);
+  Tensor y = unary_values("erf", UnaryOp::erf, x);
   return record("erf", y, inputs(x), saved(x), [](const Saved& s, const Tensor& g) {
     return Grads{mul(g, mul(exp(neg(square(s[0]))), 2 * std::numbers::inv_sqrtpi))};
   });
 }
 
 Tensor sin(const Tensor& x) {
-  Tensor y = compute("sin", UnaryOp::sin, x);
+  Tensor y = unary_values("sin", UnaryOp::sin, x);
   return record("sin", y, inputs(x), saved(x),
                 [](const Saved& s, const Tensor& g) { return Grads{mul(g, cos(s[0]))}; });
 }
 
 Tensor cos(const Tensor& x) {
-  Tensor y = compute("cos", UnaryOp::cos, x);
+  Tensor y = unary_values("cos", UnaryOp::cos, x);
   return record("cos", y, inputs(x), saved(x),
                 [](const Saved& s, const Tensor& g) { return Grads{neg(mul(g, sin(s[0])))}; });
 }

@@ -1,8 +1,7 @@
-#include <fstream>
-#include <iterator>
 #include <regard/autograd/threads.hpp>
 #include <regard/examples/common/classifier_options.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/utf8.hpp>
 
 namespace examples {
@@ -54,13 +53,8 @@ void each_option(OptionsType& o, Visit visit) {
 
 ClassifierOptions of_run(const fs::path& folder) {
   const fs::path path = folder / "config.json";
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) throw UsageError("resume", in_quotes(folder.string()) + " is no folder");
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UsageError("resume", path.string() + " cannot be read: is this the folder of a run?");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object() || json.value("program", "") != "finetune_classifier")
+  const Json json = read_config(folder);
+  if (json.value("program", "") != "finetune_classifier")
     throw UsageError("resume", path.string() + " is not the configuration of a run of finetune_classifier");
   ClassifierOptions options;
   each_option(options, [&](const char* name, auto& value) {

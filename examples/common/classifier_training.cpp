@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/classifier_training.hpp>
+#include <regard/examples/common/progress.hpp>
 #include <regard/examples/common/run_folder.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/layers/lora.hpp>
 #include <regard/optim/adam.hpp>
 #include <regard/optim/checkpoint.hpp>
@@ -19,16 +19,6 @@ using regard::Tensor;
 using Json = nlohmann::ordered_json;
 
 constexpr double largest_grad_norm = 1.0;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string why_diverged(int64_t step, const char* what, double value, double lr) {
-  return "training diverged: the " + std::string(what) + " of step " + std::to_string(step) + " is " +
-         with_finite_numbers(Json(value)).get<std::string>() + " (learning rate " + Json(lr).dump() +
-         "); a lower --lr may help";
-}
 
 // Gives batches of a set: encoded texts, or features that were computed once.
 class Batches {
@@ -124,7 +114,7 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
   const int64_t log_every = options.decay_steps <= 100 ? 1 : 10;
   Progress progress(options.steps, output, state.step);
   ProgressValues shown;
-  double last_logged = seconds_now();
+  double last_logged = steady_seconds();
   int64_t texts = 0;
   while (state.step < options.steps && (stop == nullptr || stop->signal() == 0)) {
     const int64_t step = state.step + 1, epoch = order.epoch();
@@ -139,12 +129,8 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
     loss.backward();
     const double lr = optimizer.lr(), loss_value = loss.item<double>();
     const double grad_norm = regard::optim::clip_grad_norm(parameters, largest_grad_norm);
-    if (!std::isfinite(loss_value))
-      course.diverged = why_diverged(step, "loss", loss_value, lr);
-    else if (!std::isfinite(grad_norm))
-      course.diverged = why_diverged(step, "gradient's norm", grad_norm, lr);
-    else
-      optimizer.step();
+    course.diverged = divergence(step, loss_value, grad_norm, lr);
+    if (!course.diverged) optimizer.step();
     schedule.step();
     state.step = step;
 
@@ -157,7 +143,7 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
                    {"epoch", epoch},
                    {"loss", loss_value},
                    {"lr", lr},
-                   {"texts_per_second", static_cast<double>(texts) / std::max(seconds_now() - last_logged, 1e-9)},
+                   {"texts_per_second", static_cast<double>(texts) / std::max(steady_seconds() - last_logged, 1e-9)},
                    {"accuracy", *shown.accuracy},
                    {"grad_norm", grad_norm}};
       course.steps.push_back(static_cast<double>(step));
@@ -179,7 +165,7 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
         metrics.write(line);
       }
       texts = 0;
-      last_logged = seconds_now();
+      last_logged = steady_seconds();
     }
     progress.update(step, shown);
     if (course.diverged) break;

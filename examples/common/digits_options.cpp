@@ -4,6 +4,7 @@
 #include <regard/examples/common/digits_options.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <vector>
 
 namespace examples {
@@ -18,24 +19,11 @@ void check_program(const nlohmann::ordered_json& config, const std::filesystem::
 
 // The options of the run in `folder`, with those that may change as they are given now.
 DigitsOptions resumed(const std::filesystem::path& folder, const nlohmann::ordered_json& given) {
-  nlohmann::ordered_json config = read_config(folder);
+  const nlohmann::ordered_json config = read_config(folder);
   check_program(config, folder);
-  const std::vector<std::string> may_change{"steps", "threads", "checkpoint_every"};
-  check_unchanged(given, config, may_change, folder);
-  for (const std::string& key : may_change)
-    if (given.contains(key)) config[key] = given.at(key);
-  const std::vector<std::string> words = command_line(
-      "train_digits", config, {"side", "classes", "parameters", "program", "version", "name", "resume", "help"});
-  std::vector<const char*> arguments;
-  for (const std::string& word : words) arguments.push_back(word.c_str());
-  try {
-    std::optional<DigitsOptions> options = read_digits_options(static_cast<int>(arguments.size()), arguments.data());
-    options->resume = folder;
-    return *options;
-  } catch (const UsageError& error) {
-    if (given.contains("steps") && std::string(error.what()).starts_with("--steps")) throw;
-    throw std::runtime_error((folder / "config.json").string() + ": " + error.what());
-  }
+  return options_of_run(folder, "train_digits", config, given,
+                        {"side", "classes", "parameters", "program", "version", "name", "resume", "help"},
+                        read_digits_options);
 }
 
 // What the user gave, by the names in config.json.
@@ -131,14 +119,7 @@ std::optional<DigitsOptions> read_digits_options(int argc, const char* const* ar
   if (options.width % options.heads != 0)
     throw UsageError("heads", std::to_string(options.heads) + " does not divide the width, " +
                                   std::to_string(options.width) + ": each head takes width / heads");
-  if (options.warmup >= options.decay_steps)
-    throw UsageError("warmup", std::to_string(options.warmup) + " is not below the step at which the learning rate " +
-                                   "arrives at zero, " + std::to_string(options.decay_steps));
-  if (options.steps > options.decay_steps)
-    throw UsageError("steps", std::to_string(options.steps) + " goes beyond --decay-steps, " +
-                                  std::to_string(options.decay_steps) +
-                                  ", where the learning rate is zero; a run that is to go on for longer begins with " +
-                                  "a larger --decay-steps");
+  check_decay(options.steps, options.warmup, options.decay_steps);
   return options;
 }
 

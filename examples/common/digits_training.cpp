@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/digits_training.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/optim/clip.hpp>
 #include <utility>
 
@@ -14,19 +14,8 @@ using regard::Tensor;
 
 constexpr double largest_grad_norm = 1.0;
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 int64_t count_right(const Tensor& logits, const Tensor& labels) {
   return (argmax(logits, -1) == labels).to(regard::DType::i64).sum().item<int64_t>();
-}
-
-std::string why_diverged(int64_t step, const char* what, double value, double lr) {
-  nlohmann::ordered_json number = value;
-  return "training diverged: the " + std::string(what) + " of step " + std::to_string(step) + " is " +
-         with_finite_numbers(number).get<std::string>() + " (learning rate " + nlohmann::json(lr).dump() +
-         "); a lower --lr may help";
 }
 
 }  // namespace
@@ -51,13 +40,8 @@ PictureTest test_pictures(const regard::layers::VisionTransformer& model, const 
 PictureCourse picture_course_of(const std::vector<nlohmann::ordered_json>& metrics) {
   PictureCourse course;
   for (const auto& line : metrics) {
-    const auto add = [&](const char* key, std::vector<double>& steps, std::vector<double>& values) {
-      if (!line.contains(key) || !line.at(key).is_number()) return;
-      steps.push_back(line.at("step").get<double>());
-      values.push_back(line.at(key).get<double>());
-    };
-    add("loss", course.steps, course.losses);
-    add("test_loss", course.test_steps, course.test_losses);
+    add_point(line, "loss", course.steps, course.losses);
+    add_point(line, "test_loss", course.test_steps, course.test_losses);
   }
   return course;
 }
@@ -112,17 +96,14 @@ void PictureTraining::run(PictureCourse& course, MetricsWriter& metrics, regard:
   state_.data = data;
   Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
-  double last_logged = seconds_now();
+  double last_logged = steady_seconds();
   int64_t steps = 0;
   bool ends = state_.step >= options_.steps;
   model_.train();
   while (!ends) {
     const Step step = take_step();
     const int64_t number = state_.step;
-    if (!std::isfinite(step.loss))
-      course.diverged = why_diverged(number, "loss", step.loss, step.lr);
-    else if (!std::isfinite(step.grad_norm))
-      course.diverged = why_diverged(number, "gradient's norm", step.grad_norm, step.lr);
+    course.diverged = divergence(number, step.loss, step.grad_norm, step.lr);
     const bool last = number == options_.steps;
     ends = last || course.diverged || (stop != nullptr && stop->signal() != 0);
 
@@ -133,7 +114,7 @@ void PictureTraining::run(PictureCourse& course, MetricsWriter& metrics, regard:
     // lines that an uninterrupted one would have written.
     const int64_t log_every = number <= 100 ? 1 : 10;
     if (number % log_every == 0 || last || course.diverged) {
-      const double seconds = std::max(seconds_now() - last_logged, 1e-9);
+      const double seconds = std::max(steady_seconds() - last_logged, 1e-9);
       nlohmann::ordered_json line = {
           {"step", number},
           {"loss", step.loss},
@@ -152,7 +133,7 @@ void PictureTraining::run(PictureCourse& course, MetricsWriter& metrics, regard:
       }
       metrics.write(line);
       steps = 0;
-      last_logged = seconds_now();
+      last_logged = steady_seconds();
     }
     const bool due = options_.checkpoint_every > 0 && number % options_.checkpoint_every == 0;
     if (checkpoints != nullptr && !course.diverged && (due || ends)) {

@@ -1,9 +1,8 @@
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <regard/autograd/threads.hpp>
 #include <regard/examples/common/language_options.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/utf8.hpp>
 
 namespace examples {
@@ -49,15 +48,7 @@ void each_option(OptionsType& o, Visit visit) {
 }
 
 LanguageOptions of_run(const fs::path& folder) {
-  const fs::path path = folder / "config.json";
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) throw UsageError("resume", in_quotes(folder.string()) + " is no folder");
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UsageError("resume", path.string() + " cannot be read: is this the folder of a run?");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw std::runtime_error(path.string() + ": not JSON");
-  return language_options_from_json(json, path.string());
+  return language_options_from_json(read_config(folder), (folder / "config.json").string());
 }
 
 // Options whose change would make the rest of the run another than it would have been.

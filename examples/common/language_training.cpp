@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/language_run.hpp>
 #include <regard/examples/common/language_training.hpp>
 #include <regard/examples/common/svg.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/layers/models/generate.hpp>
 #include <regard/optim/clip.hpp>
 #include <regard/optim/data/unicode.hpp>
@@ -15,17 +15,6 @@ namespace {
 
 using regard::Tensor;
 namespace optim = regard::optim;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string why_diverged(int64_t step, const char* what, double value, double lr) {
-  nlohmann::ordered_json number = value;
-  return "training diverged: the " + std::string(what) + " of step " + std::to_string(step) + " is " +
-         with_finite_numbers(number).get<std::string>() + " (learning rate " + nlohmann::json(lr).dump() +
-         "); a lower --lr may help";
-}
 
 std::string formatted(const char* format, double value) {
   char buffer[64];
@@ -105,18 +94,15 @@ std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const S
   std::optional<std::string> diverged;
   if (state_.step == 0) save(std::nullopt);  // so that a run can be resumed whenever it is ended
   model_.train();
-  double since = seconds_now();
+  double since = steady_seconds();
   bool stopped = false;
   while (state_.step < options_.steps && !diverged && !stopped) {
     const int64_t number = state_.step + 1;
     const Step step = take_step();
-    if (!std::isfinite(step.loss))
-      diverged = why_diverged(number, "loss", step.loss, step.lr);
-    else if (!std::isfinite(step.grad_norm))
-      diverged = why_diverged(number, "gradient's norm", step.grad_norm, step.lr);
+    diverged = divergence(number, step.loss, step.grad_norm, step.lr);
 
     shown.loss = step.loss;
-    shown.tokens_per_second = static_cast<double>(step.tokens) / std::max(seconds_now() - since, 1e-9);
+    shown.tokens_per_second = static_cast<double>(step.tokens) / std::max(steady_seconds() - since, 1e-9);
     nlohmann::ordered_json line = {{"step", number},
                                    {"loss", step.loss},
                                    {"lr", step.lr},
@@ -149,7 +135,7 @@ std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const S
       save(validation_loss);
     }
     progress.update(number, shown);
-    since = seconds_now();
+    since = steady_seconds();
   }
   progress.finish();
   model_.eval();

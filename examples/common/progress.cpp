@@ -36,10 +36,6 @@ int terminal_columns() {
   return 80;
 }
 
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 template <typename... Values>
 std::string formatted(const char* format, Values... values) {
   char buffer[128];
@@ -66,6 +62,17 @@ std::string rate_text(double rate) {
     suffix = next;
   }
   return formatted(*suffix != '\0' && std::fabs(rate) < 9.95 ? "%.1f%s" : "%.0f%s", rate, suffix);
+}
+
+std::string grouped(int64_t number) {
+  std::string digits = std::to_string(number);
+  for (auto place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3)
+    digits.insert(static_cast<std::size_t>(place), ",");
+  return digits;
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 Progress::Progress(int64_t total, ProgressOutput output, int64_t done)

@@ -86,4 +86,10 @@ std::string duration_text(double seconds);
 /// "87", "1.2k", "123k", "4.5M".
 std::string rate_text(double rate);
 
+/// 103245 as "103,245".
+std::string grouped(int64_t number);
+
+/// The seconds of a clock that is never set.
+double steady_seconds();
+
 }  // namespace examples

@@ -4,6 +4,7 @@
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/sequence_options.hpp>
+#include <regard/examples/common/training_run.hpp>
 
 namespace examples {
 namespace {
@@ -59,25 +60,10 @@ void check_together(const Options& line, const SequenceOptions& options) {
 
 // The options of the run in `folder`, with those that may change as they are given now.
 SequenceOptions resumed(const std::filesystem::path& folder, const nlohmann::ordered_json& given) {
-  nlohmann::ordered_json config = read_config(folder);
-  const std::vector<std::string> may_change{"steps", "threads", "checkpoint_every"};
-  check_unchanged(given, config, may_change, folder);
-  for (const std::string& key : may_change)
-    if (given.contains(key)) config[key] = given.at(key);
-  if (config.contains("pairs")) config.erase("task");  // the file is the task
-  const std::vector<std::string> words =
-      command_line("train_sequence", config, {"parameters", "version", "name", "resume", "help"});
-  std::vector<const char*> arguments;
-  for (const std::string& word : words) arguments.push_back(word.c_str());
-  try {
-    std::optional<SequenceOptions> options =
-        read_sequence_options(static_cast<int>(arguments.size()), arguments.data());
-    options->resume = folder;
-    return *options;
-  } catch (const UsageError& error) {
-    if (given.contains("steps") && std::string(error.what()).starts_with("--steps")) throw;
-    throw std::runtime_error((folder / "config.json").string() + ": " + error.what());
-  }
+  const nlohmann::ordered_json config = read_config(folder);
+  std::vector<std::string> leave_out{"parameters", "version", "name", "resume", "help"};
+  if (config.contains("pairs")) leave_out.push_back("task");  // the file is the task
+  return options_of_run(folder, "train_sequence", config, given, leave_out, read_sequence_options);
 }
 
 }  // namespace
@@ -201,14 +187,7 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
   options.warmup = warmup.value_or(std::min<int64_t>(options.decay_steps / 20, 100));
   options.threads = threads.value_or(regard::num_threads());
   check_together(line, options);
-  if (options.warmup >= options.decay_steps)
-    throw UsageError("warmup", std::to_string(options.warmup) + " is not below the step at which the learning rate " +
-                                   "arrives at zero, " + std::to_string(options.decay_steps));
-  if (options.steps > options.decay_steps)
-    throw UsageError("steps", std::to_string(options.steps) + " goes beyond --decay-steps, " +
-                                  std::to_string(options.decay_steps) +
-                                  ", where the learning rate is zero; a run that is to go on for longer begins with " +
-                                  "a larger --decay-steps");
+  check_decay(options.steps, options.warmup, options.decay_steps);
   if (pairs) options.task = "pairs";
   return options;
 }

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/sequence_training.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/optim/clip.hpp>
 #include <utility>
 
@@ -13,10 +13,6 @@ namespace {
 using regard::Tensor;
 
 constexpr double largest_grad_norm = 1.0;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 struct Answered {
   Tensor logits;   // [B * T, vocabulary]
@@ -37,13 +33,6 @@ int64_t tokens_read(const std::vector<Example>& examples) {
   std::size_t count = 0;
   for (const Example& example : examples) count += example.input_tokens.size() + 1 + example.output_tokens.size();
   return static_cast<int64_t>(count);
-}
-
-std::string why_diverged(int64_t step, const char* what, double value, double lr) {
-  nlohmann::ordered_json number = value;
-  return "training diverged: the " + std::string(what) + " of step " + std::to_string(step) + " is " +
-         with_finite_numbers(number).get<std::string>() + " (learning rate " + nlohmann::json(lr).dump() +
-         "); a lower --lr may help";
 }
 
 }  // namespace
@@ -67,13 +56,8 @@ SequenceScore score(const SequenceModel& model, const std::vector<Example>& exam
 TrainingCourse course_of(const std::vector<nlohmann::ordered_json>& metrics) {
   TrainingCourse course;
   for (const auto& line : metrics) {
-    const auto add = [&](const char* key, std::vector<double>& steps, std::vector<double>& values) {
-      if (!line.contains(key) || !line.at(key).is_number()) return;
-      steps.push_back(line.at("step").get<double>());
-      values.push_back(line.at(key).get<double>());
-    };
-    add("loss", course.steps, course.losses);
-    add("held_out_loss", course.held_out_steps, course.held_out_losses);
+    add_point(line, "loss", course.steps, course.losses);
+    add_point(line, "held_out_loss", course.held_out_steps, course.held_out_losses);
   }
   return course;
 }
@@ -123,17 +107,14 @@ void SequenceTraining::run(TrainingCourse& course, const std::vector<Example>& h
   state_.data = checkpoints.data;
   Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
-  double last_logged = seconds_now();
+  double last_logged = steady_seconds();
   int64_t tokens = 0;
   bool ends = state_.step >= options_.steps;
   model_.train();
   while (!ends) {
     const Step step = take_step();
     const int64_t number = state_.step;
-    if (!std::isfinite(step.loss))
-      course.diverged = why_diverged(number, "loss", step.loss, step.lr);
-    else if (!std::isfinite(step.grad_norm))
-      course.diverged = why_diverged(number, "gradient's norm", step.grad_norm, step.lr);
+    course.diverged = divergence(number, step.loss, step.grad_norm, step.lr);
     const bool last = number == options_.steps;
     ends = last || course.diverged || (stop != nullptr && stop->signal() != 0);
 
@@ -145,7 +126,7 @@ void SequenceTraining::run(TrainingCourse& course, const std::vector<Example>& h
     // lines that an uninterrupted one would have written.
     const int64_t log_every = number <= 100 ? 1 : 10;
     if (number % log_every == 0 || last || course.diverged) {
-      shown.tokens_per_second = static_cast<double>(tokens) / std::max(seconds_now() - last_logged, 1e-9);
+      shown.tokens_per_second = static_cast<double>(tokens) / std::max(steady_seconds() - last_logged, 1e-9);
       nlohmann::ordered_json line = {{"step", number},
                                      {"loss", step.loss},
                                      {"lr", step.lr},
@@ -163,7 +144,7 @@ void SequenceTraining::run(TrainingCourse& course, const std::vector<Example>& h
       }
       metrics.write(line);
       tokens = 0;
-      last_logged = seconds_now();
+      last_logged = steady_seconds();
     }
     const bool due = checkpoints.every > 0 && number % checkpoints.every == 0;
     if (checkpoints.folder != nullptr && !course.diverged && (due || ends)) {

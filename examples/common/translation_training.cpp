@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/examples/common/translation_training.hpp>
 #include <regard/optim/clip.hpp>
 #include <regard/optim/data/collate.hpp>
@@ -16,10 +16,6 @@ using regard::layers::EncoderDecoder;
 
 constexpr double largest_grad_norm = 1.0;
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 Tensor read(const EncoderDecoder& model, const TranslationBatch& batch) {
   const Tensor logits = model(batch.source.ids, batch.target, batch.source.mask);  // [N, T, V]
   return logits.view({-1, logits.size(2)});
@@ -28,13 +24,6 @@ Tensor read(const EncoderDecoder& model, const TranslationBatch& batch) {
 int64_t count_right(const Tensor& logits, const Tensor& following) {  // what is ignored equals no token
   regard::NoGrad no_grad;
   return (regard::argmax(logits, -1) == following).to(regard::DType::i64).sum().item<int64_t>();
-}
-
-std::string why_diverged(int64_t step, const char* what, double value, double lr) {
-  const nlohmann::ordered_json number = value;
-  return "training diverged: the " + std::string(what) + " of step " + std::to_string(step) + " is " +
-         with_finite_numbers(number).get<std::string>() + " (learning rate " + nlohmann::json(lr).dump() +
-         "); a lower --lr may help";
 }
 
 }  // namespace
@@ -118,17 +107,14 @@ std::optional<std::string> TranslationTraining::run(const std::vector<Translatio
   std::optional<std::string> diverged;
   Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
-  double last_logged = seconds_now();
+  double last_logged = steady_seconds();
   int64_t tokens = 0;
   bool ends = state_.step >= options_.steps;
   model_.train();
   while (!ends) {
     const Step step = take_step();
     const int64_t number = state_.step;
-    if (!std::isfinite(step.loss))
-      diverged = why_diverged(number, "loss", step.loss, step.lr);
-    else if (!std::isfinite(step.grad_norm))
-      diverged = why_diverged(number, "gradient's norm", step.grad_norm, step.lr);
+    diverged = divergence(number, step.loss, step.grad_norm, step.lr);
     const bool last = number == options_.steps;
     ends = last || diverged || stop.signal() != 0;
 
@@ -139,7 +125,7 @@ std::optional<std::string> TranslationTraining::run(const std::vector<Translatio
     // lines that an uninterrupted one would have written.
     const int64_t log_every = number <= 100 ? 1 : 10;
     if (number % log_every == 0 || last || diverged) {
-      shown.tokens_per_second = static_cast<double>(tokens) / std::max(seconds_now() - last_logged, 1e-9);
+      shown.tokens_per_second = static_cast<double>(tokens) / std::max(steady_seconds() - last_logged, 1e-9);
       nlohmann::ordered_json line = {{"step", number},
                                      {"loss", step.loss},
                                      {"cross_entropy", step.cross_entropy},
@@ -154,7 +140,7 @@ std::optional<std::string> TranslationTraining::run(const std::vector<Translatio
       }
       metrics.write(line);
       tokens = 0;
-      last_logged = seconds_now();
+      last_logged = steady_seconds();
     }
     const bool due = options_.checkpoint_every > 0 && number % options_.checkpoint_every == 0;
     if (!diverged && (due || ends)) {

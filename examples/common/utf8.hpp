@@ -1,6 +1,8 @@
+// UTF-8 texts as code points; the library's own functions for one character, and for quoting, are taken as they are.
 #pragma once
 
 #include <cstddef>
+#include <regard/optim/data/unicode.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -20,12 +22,10 @@ std::u32string from_utf8(std::string_view text);
 /// As from_utf8, with U+FFFD in place of every byte that belongs to no character. For text that is only shown.
 std::u32string from_utf8_lossy(std::string_view text);
 
-/// One code point, or a text of them, as UTF-8. A value that is no code point becomes U+FFFD.
-std::string to_utf8(char32_t code_point);
+/// One code point as UTF-8 (one that is none becomes U+FFFD), and a text of them.
+using regard::data::to_utf8;
 std::string to_utf8(std::u32string_view text);
 
-/// `text` in single quotes, fit for one line of an error message: control characters and broken bytes are escaped
-/// as \xNN, and a text longer than 60 characters is cut with an ellipsis.
-std::string in_quotes(std::string_view text);
+using regard::data::in_quotes;
 
 }  // namespace examples

@@ -5,20 +5,13 @@
 #include <algorithm>
 
 #include <regard/autograd/error.hpp>
+#include <regard/optim/data/unicode.hpp>
 
 namespace regard::data {
 
 namespace {
 
 utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
-
-bool is_white_space(char32_t c) {
-  if (c == ' ' || (c >= '\t' && c <= '\r')) return true;
-  if (c < 0x80) return false;
-  if (c == 0x85) return true;
-  const utf8proc_category_t type = category(c);
-  return type == UTF8PROC_CATEGORY_ZS || type == UTF8PROC_CATEGORY_ZL || type == UTF8PROC_CATEGORY_ZP;
-}
 
 bool is_control(char32_t c) {
   if (c == '\t' || c == '\n' || c == '\r') return false;
@@ -45,27 +38,20 @@ bool is_chinese(char32_t c) {
 std::u32string decode(std::string_view text) {
   std::u32string result;
   result.reserve(text.size());
-  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
   for (size_t at = 0; at < text.size();) {
-    utf8proc_int32_t c = 0;
-    const utf8proc_ssize_t length = utf8proc_iterate(bytes + at, static_cast<utf8proc_ssize_t>(text.size() - at), &c);
+    char32_t c = 0;
+    const size_t length = read_character(text, at, c);
     check<ValueError>(length > 0, "word_piece", "the text is not UTF-8: its byte ", at + 1, " (",
-                      static_cast<int>(bytes[at]), ") begins no character");
-    result.push_back(static_cast<char32_t>(c));
-    at += static_cast<size_t>(length);
+                      static_cast<int>(static_cast<unsigned char>(text[at])), ") begins no character");
+    result.push_back(c);
+    at += length;
   }
   return result;
 }
 
-void append(std::string& text, char32_t c) {
-  utf8proc_uint8_t bytes[4];
-  const utf8proc_ssize_t length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
-  text.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
-}
-
 std::u32string decomposed(const std::u32string& text) {
   std::string bytes;
-  for (char32_t c : text) append(bytes, c);
+  for (char32_t c : text) bytes += to_utf8(c);
   std::u32string result(text.size() * 4 + 16, U'\0');
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
   const auto run = [&] {
@@ -134,7 +120,7 @@ std::vector<std::string> basic_words(std::string_view text, const BasicWordsOpti
     }
     const bool punctuation = is_punctuation(c);
     if (punctuation || !inside) words.emplace_back();
-    append(words.back(), c);
+    words.back() += to_utf8(c);
     inside = !punctuation;
   }
   return words;
@@ -142,7 +128,7 @@ std::vector<std::string> basic_words(std::string_view text, const BasicWordsOpti
 
 std::string lower_case(std::string_view text) {
   std::string result;
-  for (char32_t c : lowered(decode(text))) append(result, c);
+  for (char32_t c : lowered(decode(text))) result += to_utf8(c);
   return result;
 }
 

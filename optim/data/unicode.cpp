@@ -1,10 +1,9 @@
 #include <regard/optim/data/unicode.hpp>
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <cstdio>
-#include <iterator>
-
-#include <regard/optim/data/unicode_tables.hpp>
 
 namespace regard::data {
 
@@ -43,12 +42,7 @@ size_t good_bytes(std::string_view text, size_t at) {
   return good;
 }
 
-template <size_t count>
-bool is_in(const CharacterRange (&ranges)[count], char32_t c) {
-  const auto* after = std::upper_bound(std::begin(ranges), std::end(ranges), c,
-                                       [](char32_t value, const CharacterRange& range) { return value < range.first; });
-  return after != std::begin(ranges) && c <= std::prev(after)->last;
-}
+utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
 }  // namespace
 
@@ -114,12 +108,14 @@ std::string replace_invalid_utf8(std::string_view text) {
 
 bool is_letter(char32_t c) {
   if (c < 0x80) return (c >= U'a' && c <= U'z') || (c >= U'A' && c <= U'Z');
-  return is_in(letters, c);
+  const utf8proc_category_t type = category(c);
+  return type >= UTF8PROC_CATEGORY_LU && type <= UTF8PROC_CATEGORY_LO;
 }
 
 bool is_number(char32_t c) {
   if (c < 0x80) return c >= U'0' && c <= U'9';
-  return is_in(numbers, c);
+  const utf8proc_category_t type = category(c);
+  return type >= UTF8PROC_CATEGORY_ND && type <= UTF8PROC_CATEGORY_NO;
 }
 
 bool is_white_space(char32_t c) {

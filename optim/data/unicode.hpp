@@ -23,7 +23,8 @@ size_t unfinished_character(std::string_view text);
 /// `text` with U+FFFD in place of what is not UTF-8: one for each broken character, as Python's errors="replace" does.
 std::string replace_invalid_utf8(std::string_view text);
 
-/// The general category L: letters. Unicode 14.
+/// The general category L: letters. Categories are those of utf8proc (2.8, which Debian 12 has, knows Unicode 15); a
+/// character that its Unicode has not assigned is neither a letter nor a number.
 bool is_letter(char32_t code_point);
 /// The general category N: digits and other numbers.
 bool is_number(char32_t code_point);

@@ -16,8 +16,8 @@ void attention_forward(const AttentionProblem<float>& problem, int64_t begin, in
 void attention_forward(const AttentionProblem<double>& problem, int64_t begin, int64_t end);
 
 /// The gradients from queries [first, last), at least one, of one head: writes these rows of dq, and adds to dk and
-/// dv of the head of keys that it uses. `fresh`: writes dk and dv, where the last of the queries may attend to all keys and nothing but causal order
-/// blocks any.
+/// dv of the head of keys that it uses. `fresh`: writes dk and dv, where the last of the queries may attend to all keys
+/// and nothing but causal order blocks any.
 void attention_backward(const AttentionProblem<float>& problem, int64_t n, int64_t h, int64_t first, int64_t last,
                         bool fresh);
 void attention_backward(const AttentionProblem<double>& problem, int64_t n, int64_t h, int64_t first, int64_t last,

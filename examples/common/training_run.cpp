@@ -1,0 +1,69 @@
+#include <cmath>
+#include <cstdio>
+#include <regard/autograd/threads.hpp>
+#include <regard/examples/common/options.hpp>
+#include <regard/examples/common/training_run.hpp>
+
+namespace examples {
+
+void introduce_results(std::ostream& out, const RunFolder& folder, int64_t step) {
+  out << "computing " << regard::cpu_report() << "\n"
+      << "results   " << folder.path.string() << "\n";
+  if (folder.moved_earlier) out << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
+  if (step > 0) out << "          going on behind step " << step << "\n";
+}
+
+std::optional<std::string> divergence(int64_t step, double loss, double grad_norm, double lr) {
+  if (std::isfinite(loss) && std::isfinite(grad_norm)) return std::nullopt;
+  const bool is_loss = !std::isfinite(loss);
+  return "training diverged: the " + std::string(is_loss ? "loss" : "gradient's norm") + " of step " +
+         std::to_string(step) + " is " +
+         with_finite_numbers(nlohmann::ordered_json(is_loss ? loss : grad_norm)).get<std::string>() +
+         " (learning rate " + nlohmann::json(lr).dump() + "); a lower --lr may help";
+}
+
+void add_point(const nlohmann::ordered_json& line, const char* key, std::vector<double>& steps,
+               std::vector<double>& values) {
+  if (!line.contains(key) || !line.at(key).is_number()) return;
+  steps.push_back(line.at("step").get<double>());
+  values.push_back(line.at(key).get<double>());
+}
+
+int report_divergence(std::string_view program, const std::string& why, const std::filesystem::path& folder) {
+  std::fprintf(stderr, "%.*s: %s; what there is of it is in %s\n", static_cast<int>(program.size()), program.data(),
+               why.c_str(), folder.c_str());
+  return 1;
+}
+
+int report_stop(std::string_view program, const StopSignals& stop, int64_t step, const std::filesystem::path& folder) {
+  std::fprintf(stderr, "%.*s: stopped by %s behind step %lld; go on with --resume %s\n",
+               static_cast<int>(program.size()), program.data(), stop.name().c_str(), static_cast<long long>(step),
+               folder.c_str());
+  return stop.exit_status();
+}
+
+regard::optim::CheckpointInfo latest_to_resume(const regard::optim::Checkpoints& checkpoints) {
+  const auto latest = checkpoints.latest();
+  if (!latest)
+    throw UsageError("resume", checkpoints.folder().string() +
+                                   ": there is no checkpoint in it: the run was ended before its first one");
+  return *latest;
+}
+
+void check_more_steps(int64_t steps, int64_t taken, const std::filesystem::path& folder) {
+  if (taken >= steps)
+    throw UsageError("steps",
+                     folder.string() + " has taken " + std::to_string(taken) + " steps already; give more to go on");
+}
+
+void check_decay(int64_t steps, int64_t warmup, int64_t decay_steps) {
+  if (warmup >= decay_steps)
+    throw UsageError("warmup", std::to_string(warmup) + " is not below the step at which the learning rate " +
+                                   "arrives at zero, " + std::to_string(decay_steps));
+  if (steps > decay_steps)
+    throw UsageError("steps", std::to_string(steps) + " goes beyond --decay-steps, " + std::to_string(decay_steps) +
+                                  ", where the learning rate is zero; a run that is to go on for longer begins with " +
+                                  "a larger --decay-steps");
+}
+
+}  // namespace examples
