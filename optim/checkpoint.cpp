@@ -252,8 +252,9 @@ CheckpointInfo load_checkpoint(const fs::path& path, TrainingState& state) {
   if (state.optimizer != nullptr) {
     if (!json.at("files").contains("optimizer.safetensors"))
       refuse(path, "there is no optimizer.safetensors in it, and this training has an optimizer");
-    if (const std::string kind = json.value("optimizer", ""); kind != kind_of(*state.optimizer))
-      refuse(file, "its optimizer is ", kind, ", this training's is ", kind_of(*state.optimizer));
+    if (const Json kind = json.value("optimizer", Json("")); kind != kind_of(*state.optimizer))
+      refuse(file, "its optimizer is ", kind.is_string() ? kind.get<std::string>() : kind.dump(),
+             ", this training's is ", kind_of(*state.optimizer));
     optimizer = load_safetensors(optimizer_file);
     // ... the optimizer checks its own, and changes nothing where it refuses ...
     try {

@@ -251,6 +251,7 @@ TEST_CASE("bert: configuration and weights that do not fit are told by file, key
   Folder dense;
   dense.edit("modules.json", [](nlohmann::json& json) { json[2]["type"] = "sentence_transformers.models.Dense"; });
   CHECK_THAT(load_error(dense), Contains("modules.json") && Contains("Dense"));
+  CHECK_THAT(removed("1_Pooling/config.json"), Contains("1_Pooling/config.json: is missing"));
 }
 
 TEST_CASE("bert: inputs that do not fit are refused, and padding changes nothing") {

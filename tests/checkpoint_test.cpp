@@ -409,6 +409,7 @@ TEST_CASE("damaged checkpoints are told with file and fault, and change nothing"
   CHECK_THAT(with([](auto& json) { json["files"].erase("average.safetensors"); }), Contains("no average.safetensors"));
   CHECK_THAT(with([](auto& json) { json["optimizer"] = "SGD"; }),
              Contains("its optimizer is SGD, this training's is AdamW"));
+  CHECK_THAT(with([](auto& json) { json["optimizer"] = 3; }), Contains("state.json: its optimizer is 3"));
   CHECK_THAT(with([](auto& json) { json["schedule"]["step"] = -2; }), Contains("schedule's step -2"));
   CHECK_THAT(with([](auto& json) { json["generator"].erase("seed"); }), Contains("damaged"));
   CHECK_THAT(with([](auto& json) { json["generators"]["noise"]["offset"] = "x"; }), Contains("damaged"));

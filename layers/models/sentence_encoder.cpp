@@ -123,6 +123,8 @@ SentenceEncoder SentenceEncoder::from_folder(const fs::path& folder) {
     const Modules modules = read_modules(path);
     options.normalise = modules.normalise;
     if (!modules.pooling.empty()) pooling = modules.pooling;
+    check<FileError>(modules.pooling.empty() || there(pooling), op, pooling.string(), ": is missing, and ",
+                     path.string(), " names it");
   }
   if (there(pooling)) options.pooling = read_pooling(pooling);
   if (const fs::path path = folder / "sentence_bert_config.json"; there(path)) {
