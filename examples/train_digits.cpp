@@ -30,9 +30,9 @@ void check_resumable(const DigitsOptions& options, const regard::optim::Checkpoi
                      const std::string& data) {
   const auto latest = checkpoints.latest();
   if (!latest)
-    throw UsageError("resume", checkpoints.folder().string() +
-                                   ": there is no checkpoint in it: the run was ended before its first one");
-  if (latest->step >= options.steps)
+    throw UsageError("resume",
+                     checkpoints.folder().string() + ": there is no checkpoint in it that is whole; start another run");
+  if (latest->step > options.steps || (latest->step == options.steps && has_results(*options.resume, latest->step)))
     throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
                                   " steps already; give more to go on");
   std::string there;
@@ -48,6 +48,7 @@ int run(int argc, char** argv) {
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
   const std::filesystem::path file = options.data ? std::filesystem::path(*options.data) : digits_file();
+  if (options.resume) check_data_is_there(file, *options.resume);
   const LabelledPictures pictures = read_pictures(file);
   const PictureSplit split =
       split_pictures(pictures, options.held_out, options.test == "last" ? TestPictures::last : TestPictures::spread);
@@ -107,6 +108,8 @@ int run(int argc, char** argv) {
   const PictureTest test = test_pictures(model, split.test);
   draw_confusion(folder.file("confusion.svg"), split.test, test);
   draw_picture_attention(folder.file("attention.svg"), model, split.test, test);
+  write_results(folder.path, training.step(),
+                {{"test_accuracy", test.accuracy()}, {"right", test.right}, {"pictures", split.test.count()}});
 
   std::cout << "\nresults in " << folder.path.string() << "\n";
   char last[96];

@@ -133,7 +133,9 @@ int train(int argc, char** argv) {
   Run run = options.resume ? resumed(options) : begun(options);
   LanguageTraining training(run.model, options, run.text, *run.tokenizer, run.folder.path);
   if (options.resume) training.resume();
-  if (training.step() >= options.steps && !options.gpt2)
+  const bool has_all = training.step() > options.steps ||
+                       (training.step() == options.steps && has_results(run.folder.path, training.step()));
+  if (has_all && !options.gpt2)
     throw UsageError("steps", run.folder.path.string() + " has taken " + std::to_string(training.step()) +
                                   " steps already; give more to go on");
   MetricsWriter metrics(run.folder.file("metrics.jsonl"), training.step());
@@ -164,6 +166,11 @@ int train(int argc, char** argv) {
     if (const auto* pairs = dynamic_cast<const data::BytePairTokenizer*>(run.tokenizer.get()))
       pairs->write_gpt2(run.folder.file("gpt2") / "vocab.json", run.folder.file("gpt2") / "merges.txt");
   }
+  write_results(run.folder.path, training.step(),
+                {{"best_step", best ? best->step : training.step()},
+                 {"validation_loss", score.loss},
+                 {"bits_per_character", score.bits_per_character},
+                 {"tokens", score.tokens}});
   std::cout << "\nresults in " << run.folder.path.string() << "; let it write:\n  generate --checkpoint "
             << run.folder.path.string() << "\n";
   char last[160];

@@ -71,9 +71,9 @@ void check_resumable(const SequenceOptions& options, const regard::optim::Checkp
                      const std::string& data) {
   const auto latest = checkpoints.latest();
   if (!latest)
-    throw UsageError("resume", checkpoints.folder().string() +
-                                   ": there is no checkpoint in it: the run was ended before its first one");
-  if (latest->step >= options.steps)
+    throw UsageError("resume",
+                     checkpoints.folder().string() + ": there is no checkpoint in it that is whole; start another run");
+  if (latest->step > options.steps || (latest->step == options.steps && has_results(*options.resume, latest->step)))
     throw UsageError("steps", options.resume->string() + " has taken " + std::to_string(latest->step) +
                                   " steps already; give more to go on");
   std::string there;
@@ -105,6 +105,7 @@ int run(int argc, char** argv) {
   regard::set_num_threads(static_cast<int>(options.threads));
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
+  if (options.resume && options.pairs) check_data_is_there(*options.pairs, *options.resume);
   const std::unique_ptr<SequenceTask> task = make_task(options);
   const Vocabulary& vocabulary = task->vocabulary();
   const std::vector<Example> held_out = task->held_out(options.examples);
@@ -158,6 +159,8 @@ int run(int argc, char** argv) {
   const SequenceTest test = test_sequences(model, held_out);
   std::cout << "\nheld-out examples, " << test.right << " of " << test.examples.size() << " right:\n";
   show_examples(std::cout, test, vocabulary);
+  write_results(folder.path, training.step(),
+                {{"exact_match", test.exact_match()}, {"right", test.right}, {"examples", std::ssize(test.examples)}});
   std::cout << "\nresults in " << folder.path.string() << "\n";
   char last[64];
   std::snprintf(last, sizeof last, "held-out exact match: %.2f%%", 100 * test.exact_match());

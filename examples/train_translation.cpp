@@ -71,8 +71,8 @@ void check_resumable(const TranslationOptions& options, const nlohmann::ordered_
                                      " is not what it was; start another run");
   const auto latest = checkpoints.latest();
   if (!latest)
-    throw UsageError("resume", checkpoints.folder().string() +
-                                   ": there is no checkpoint in it: the run was ended before its first one");
+    throw UsageError("resume",
+                     checkpoints.folder().string() + ": there is no checkpoint in it that is whole; start another run");
   if (latest->step > options.steps)
     throw UsageError("steps", *options.resume + " has taken " + std::to_string(latest->step) + " steps already");
 }
@@ -118,6 +118,7 @@ int run(int argc, char** argv) {
   regard::set_num_threads(static_cast<int>(options.threads));
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
+  if (options.resume && options.file) check_data_is_there(*options.file, *options.resume);
   const std::unique_ptr<TranslationTask> task = make_task(options);
   const std::vector<TranslationQuestion> questions = task->held_out(options.examples);
   regard::layers::EncoderDecoder model = make_translation_model(options, *task);
@@ -183,7 +184,7 @@ int run(int argc, char** argv) {
     const TranslationTest beam = test_with(options.beam);
     std::cout << result_line(options, search.c_str(), beam) << std::endl;
   }
-  write_json(folder.file("results.json"), results);
+  write_results(folder.path, training.step(), results);
   return 0;
 }
 

@@ -156,6 +156,27 @@ TEST_CASE("a run whose last steps no checkpoint has takes them again") {
   workplace.check_same("whole", "a");
 }
 
+TEST_CASE("a run that was killed behind its last checkpoint is finished, and what it left half-written is removed") {
+  const Workplace workplace;
+  workplace.must_run("--steps 4 --name a" + tiny);
+  const fs::path folder = workplace.path / "runs/a";
+  CHECK(nlohmann::json::parse(test::read_raw(folder / "results.json")).at("step") == 4);
+  const std::string weights = test::read_raw(folder / "checkpoint.safetensors");
+  const auto losses = workplace.losses("a");
+  for (const char* last : {"checkpoint.safetensors", "attention.svg", "results.json"}) fs::remove(folder / last);
+  for (const char* half : {".tmp-12-3", ".regard-12-3.tmp"}) std::ofstream(folder / half) << "half";
+  std::ofstream(folder / ".tmp-own") << "not the program's";
+
+  workplace.must_run("--resume runs/a");
+  CHECK(test::read_raw(folder / "checkpoint.safetensors") == weights);
+  CHECK(workplace.losses("a") == losses);
+  CHECK(fs::exists(folder / "attention.svg"));
+  CHECK_FALSE(fs::exists(folder / ".tmp-12-3"));
+  CHECK_FALSE(fs::exists(folder / ".regard-12-3.tmp"));
+  CHECK(fs::exists(folder / ".tmp-own"));
+  CHECK_THAT(workplace.refused("--resume runs/a"), Contains("has taken 4 steps already"));
+}
+
 TEST_CASE("Ctrl-C and SIGTERM end a run behind a checkpoint") {
   const Workplace workplace;
   const std::string endless = "--steps 1000000 --decay-steps 1000000 --seed 3" + tiny;
@@ -216,6 +237,8 @@ TEST_CASE("what conflicts with the run that goes on is refused, and the run is l
   CHECK_THAT(refused("--resume runs/p --steps 4"), Contains("the data has changed") && Contains("pairs.tsv"));
   workplace.file("pairs.tsv", "");
   CHECK_THAT(refused("--resume runs/p --steps 4"), Contains("pairs.tsv: the file is empty"));
+  fs::remove(workplace.path / "pairs.tsv");
+  CHECK_THAT(refused("--resume runs/p --steps 4"), Contains("pairs.tsv, from which the run in runs/p learned"));
 }
 
 TEST_CASE("damage to a run's folder is told, and nothing is lost") {

@@ -7,6 +7,7 @@
 #include <regard/examples/common/utf8.hpp>
 #include <regard/optim/data/text_file.hpp>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 namespace examples {
@@ -118,6 +119,7 @@ std::vector<std::string> read_lines(const std::string& path) {
     }
     if (std::string text = trimmed(line); !text.empty()) lines.push_back(std::move(text));
   }
+  if (std::cin.bad()) throw std::runtime_error("standard input: cannot be read");
   return lines;
 }
 
