@@ -2,6 +2,7 @@
 //
 // The text as tokens is in common/language_text.*, the training loop in common/language_training.*, what a run's folder
 // holds in common/language_run.*. `generate` lets a trained model write.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -95,6 +96,8 @@ Run begun(LanguageOptions& options) {
 
 void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
   const auto& model = run.model.options;
+  const int64_t sequences =
+      TrainingRows{run.text.training.size(), options.context, 0}.count();  // of an epoch: no batch is larger
   std::cout << "text      " << grouped(run.text.training.size()) << " tokens to train on, "
             << grouped(run.text.validation.size()) << " for validation, " << grouped(run.tokenizer->vocabulary_size())
             << " different ones (" << (options.from.empty() ? options.tokens : "those of " + options.from) << ")\n"
@@ -102,8 +105,8 @@ void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
             << to_string(model.positions) << " positions, context " << model.context << ", "
             << grouped(run.model.parameter_count()) << " parameters\n"
             << "training  " << grouped(options.steps) << " steps of "
-            << grouped(options.batch * options.grad_accumulation * options.context) << " tokens, learning rate "
-            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
+            << grouped(std::min(options.batch, sequences) * options.grad_accumulation * options.context)
+            << " tokens, learning rate " << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n"
             << "computing " << regard::cpu_report() << "\n"
             << "results   " << run.folder.path.string() << "\n";
   if (run.folder.moved_earlier)

@@ -165,6 +165,7 @@ TEST_CASE("a run that was killed behind its last checkpoint is finished, and wha
   const auto losses = workplace.losses("a");
   for (const char* last : {"checkpoint.safetensors", "attention.svg", "results.json"}) fs::remove(folder / last);
   for (const char* half : {".tmp-12-3", ".regard-12-3.tmp"}) std::ofstream(folder / half) << "half";
+  fs::create_directories(folder / "checkpoints/.step-4-12-3.partial/inside");
   std::ofstream(folder / ".tmp-own") << "not the program's";
 
   workplace.must_run("--resume runs/a");
@@ -173,6 +174,7 @@ TEST_CASE("a run that was killed behind its last checkpoint is finished, and wha
   CHECK(fs::exists(folder / "attention.svg"));
   CHECK_FALSE(fs::exists(folder / ".tmp-12-3"));
   CHECK_FALSE(fs::exists(folder / ".regard-12-3.tmp"));
+  CHECK_FALSE(fs::exists(folder / "checkpoints/.step-4-12-3.partial"));
   CHECK(fs::exists(folder / ".tmp-own"));
   CHECK_THAT(workplace.refused("--resume runs/a"), Contains("has taken 4 steps already"));
 }

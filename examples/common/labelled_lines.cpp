@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdio>
 #include <iostream>
 #include <map>
 #include <regard/examples/common/labelled_lines.hpp>
@@ -119,7 +120,7 @@ std::vector<std::string> read_lines(const std::string& path) {
     }
     if (std::string text = trimmed(line); !text.empty()) lines.push_back(std::move(text));
   }
-  if (std::cin.bad()) throw std::runtime_error("standard input: cannot be read");
+  if (std::ferror(stdin) != 0) throw std::runtime_error("standard input: cannot be read");
   return lines;
 }
 

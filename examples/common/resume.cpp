@@ -28,15 +28,14 @@ std::string option_name(std::string key) {
   return key;
 }
 
-// Half-written files of programs that were killed; those of checkpoints are Checkpoints' to remove.
+// Half-written files and checkpoints of programs that were killed.
 void remove_left_behind(const fs::path& folder) {
-  static const std::regex half_written(R"(\.tmp-\d+-\d+|\.regard-\d+-\d+\.tmp)");
+  static const std::regex half_written(R"(\.tmp-\d+-\d+|\.regard-\d+-\d+\.tmp|\.step-[\d.]+-\d+-\d+\.partial)");
   std::vector<fs::path> found;
   std::error_code error;
   for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    if (at->is_regular_file(error) && std::regex_match(at->path().filename().string(), half_written))
-      found.push_back(at->path());
-  for (const fs::path& path : found) fs::remove(path, error);
+    if (std::regex_match(at->path().filename().string(), half_written)) found.push_back(at->path());
+  for (const fs::path& path : found) fs::remove_all(path, error);
 }
 
 std::string shown(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
