@@ -150,7 +150,7 @@ TEST_CASE("a run whose last steps no checkpoint has takes them again") {
   // As if it had died behind step 12, with half a line written.
   const fs::path folder = workplace.path / "runs/a";
   fs::remove_all(folder / "checkpoints/step-12");
-  std::ofstream(folder / "metrics.jsonl", std::ios::app) << "{\"step\":13,\"lo";
+  std::ofstream(folder / "metrics.jsonl", std::ios::app) << std::string(20, '\0') << "\n{\"step\":13,\"lo";
   workplace.must_run("--resume runs/a");  // up to the steps that it was to take
   CHECK(workplace.losses("a").size() == 12);
   workplace.check_same("whole", "a");
