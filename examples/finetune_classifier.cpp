@@ -95,8 +95,8 @@ void check_same(const ClassifierOptions& options, const std::string& file, const
 void check_resumable(const ClassifierOptions& options) {
   const auto latest = regard::optim::Checkpoints(*options.resume / "checkpoints").latest();
   if (!latest)
-    throw UsageError("resume", options.resume->string() + " has no checkpoint: the run was ended before its first one");
-  if (latest->step != options.steps || has_results(*options.resume / "model" / "head.safetensors", latest->step))
+    throw UsageError("resume", options.resume->string() + " has no checkpoint that is whole; start another run");
+  if (latest->step != options.steps || has_results(*options.resume, latest->step))
     check_more_steps(options.steps, latest->step, *options.resume);
 }
 
@@ -108,6 +108,7 @@ int run(int argc, char** argv) {
   regard::manual_seed(static_cast<uint64_t>(options.seed));
   if (options.classify) return classify(options);
 
+  if (options.resume) check_data_is_there(options.data, *options.resume);
   LabelledLines data = read_labelled_lines(options.data);
   check_same(options, options.data, options.data, options.data_fingerprint);
   if (!options.validation_data.empty())
@@ -116,7 +117,8 @@ int run(int argc, char** argv) {
       options.validation_data.empty() ? split_off(data.lines, options.validation, static_cast<uint64_t>(options.seed))
                                       : read_labelled_lines(options.validation_data, data.labels).lines;
   if (validation.empty())
-    throw UsageError(options.data + ": no line is left to validate with: each class has one line only");
+    throw UsageError(options.data +
+                     ": no line is left to validate with: each class has one line only, without its repetitions");
 
   TextClassifier model(encoder_of(options, data.lines), data.labels, options.dropout);
   if (!options.from_nothing()) {
@@ -171,8 +173,11 @@ int run(int argc, char** argv) {
   show_mistakes(std::cout, model.labels, validation, course.best);
   std::cout << "\nresults in " << folder.path.string() << "; to use it: finetune_classifier --checkpoint "
             << folder.path.string() << " --classify FILE\n";
-  std::printf("validation loss: %.4f\nvalidation accuracy: %.2f%%\n", course.best.loss,
-              100 * accuracy(course.best, validation_texts.labels));
+  const double share = accuracy(course.best, validation_texts.labels);
+  write_results(
+      folder.path, course.step,
+      {{"best_step", course.best_step}, {"validation_loss", course.best.loss}, {"validation_accuracy", share}});
+  std::printf("validation loss: %.4f\nvalidation accuracy: %.2f%%\n", course.best.loss, 100 * share);
   return 0;
 }
 

@@ -75,6 +75,29 @@ std::vector<int64_t> read_ids(const std::string& text) {
   return ids;
 }
 
+// The prompt's tokens. A character that the model never met is named.
+std::vector<int64_t> read_prompt(const regard::data::Tokenizer& tokenizer, const std::string& prompt) {
+  try {
+    return tokenizer.encode(prompt);
+  } catch (const regard::ValueError&) {
+    std::u32string characters;
+    try {
+      characters = from_utf8(prompt);
+    } catch (const Utf8Error& error) {
+      throw UsageError("prompt", error.what());
+    }
+    for (const char32_t character : characters) {
+      try {
+        tokenizer.encode(to_utf8(character));
+      } catch (const regard::ValueError&) {
+        throw UsageError("prompt",
+                         in_quotes(to_utf8(character)) + " is no character of the text from which the model learned");
+      }
+    }
+    throw;
+  }
+}
+
 // Writes at once, and remembers whether that still works: who reads may have gone.
 bool show(const std::string& text) {
   std::cout << text << std::flush;
@@ -99,7 +122,7 @@ int write_text(int argc, char** argv) {
         throw UsageError("ids", std::to_string(id) + " is no token: the model has " +
                                     std::to_string(loaded.model.options.vocabulary) + ", from 0 on");
   } else {
-    prompt = settings.prompt ? tokenizer->encode(*settings.prompt) : beginning(*tokenizer);
+    prompt = settings.prompt ? read_prompt(*tokenizer, *settings.prompt) : beginning(*tokenizer);
   }
 
   regard::Generator generator(static_cast<uint64_t>(settings.seed));

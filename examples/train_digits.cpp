@@ -30,7 +30,7 @@ namespace {
 void check_resumable(const DigitsOptions& options, const regard::optim::Checkpoints& checkpoints,
                      const std::string& data) {
   const regard::optim::CheckpointInfo latest = latest_to_resume(checkpoints);
-  if (latest.step != options.steps || has_results(*options.resume / "checkpoint.safetensors", latest.step))
+  if (latest.step != options.steps || has_results(*options.resume, latest.step))
     check_more_steps(options.steps, latest.step, *options.resume);
   std::string there;
   regard::optim::inspect_checkpoint(latest.path, &there);
@@ -45,6 +45,7 @@ int run(int argc, char** argv) {
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
   const std::filesystem::path file = options.data ? std::filesystem::path(*options.data) : digits_file();
+  if (options.resume) check_data_is_there(file, *options.resume);
   const LabelledPictures pictures = read_pictures(file);
   const PictureSplit split =
       split_pictures(pictures, options.held_out, options.test == "last" ? TestPictures::last : TestPictures::spread);
@@ -92,6 +93,8 @@ int run(int argc, char** argv) {
   const PictureTest test = test_pictures(model, split.test);
   draw_confusion(folder.file("confusion.svg"), split.test, test);
   draw_picture_attention(folder.file("attention.svg"), model, split.test, test);
+  write_results(folder.path, training.step(),
+                {{"test_accuracy", test.accuracy()}, {"right", test.right}, {"pictures", split.test.count()}});
 
   std::cout << "\nresults in " << folder.path.string() << "\n";
   char last[96];

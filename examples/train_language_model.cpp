@@ -2,6 +2,7 @@
 //
 // The text as tokens is in common/language_text.*, the training loop in common/language_training.*, what a run's folder
 // holds in common/language_run.*. `generate` lets a trained model write.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -90,6 +91,8 @@ Run begun(LanguageOptions& options) {
 
 void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
   const auto& model = run.model.options;
+  const int64_t sequences =
+      TrainingRows{run.text.training.size(), options.context, 0}.count();  // of an epoch: no batch is larger
   std::cout << "text      " << grouped(run.text.training.size()) << " tokens to train on, "
             << grouped(run.text.validation.size()) << " for validation, " << grouped(run.tokenizer->vocabulary_size())
             << " different ones (" << (options.from.empty() ? options.tokens : "those of " + options.from) << ")\n"
@@ -97,8 +100,8 @@ void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
             << to_string(model.positions) << " positions, context " << model.context << ", "
             << grouped(run.model.parameter_count()) << " parameters\n"
             << "training  " << grouped(options.steps) << " steps of "
-            << grouped(options.batch * options.grad_accumulation * options.context) << " tokens, learning rate "
-            << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
+            << grouped(std::min(options.batch, sequences) * options.grad_accumulation * options.context)
+            << " tokens, learning rate " << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
   introduce_results(std::cout, run.folder, step);
   if (options.steps > options.decay_steps)
     std::cout << "          from step " << options.decay_steps << " on the learning rate stays at "
@@ -124,7 +127,8 @@ int train(int argc, char** argv) {
   Run run = options.resume ? resumed(options) : begun(options);
   LanguageTraining training(run.model, options, run.text, *run.tokenizer, run.folder.path);
   if (options.resume) training.resume();
-  if (!options.gpt2) check_more_steps(options.steps, training.step(), run.folder.path);
+  if (!options.gpt2 && (training.step() != options.steps || has_results(run.folder.path, training.step())))
+    check_more_steps(options.steps, training.step(), run.folder.path);
   MetricsWriter metrics(run.folder.file("metrics.jsonl"), training.step());
   write_config(options, run);
   introduce(options, run, training.step());
@@ -146,6 +150,11 @@ int train(int argc, char** argv) {
     if (const auto* pairs = dynamic_cast<const data::BytePairTokenizer*>(run.tokenizer.get()))
       pairs->write_gpt2(run.folder.file("gpt2") / "vocab.json", run.folder.file("gpt2") / "merges.txt");
   }
+  write_results(run.folder.path, training.step(),
+                {{"best_step", best ? best->step : training.step()},
+                 {"validation_loss", score.loss},
+                 {"bits_per_character", score.bits_per_character},
+                 {"tokens", score.tokens}});
   std::cout << "\nresults in " << run.folder.path.string() << "; let it write:\n  generate --checkpoint "
             << run.folder.path.string() << "\n";
   char last[160];

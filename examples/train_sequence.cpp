@@ -65,7 +65,7 @@ std::string data_text(const SequenceOptions& options) {
 void check_resumable(const SequenceOptions& options, const regard::optim::Checkpoints& checkpoints,
                      const std::string& data) {
   const regard::optim::CheckpointInfo latest = latest_to_resume(checkpoints);
-  if (latest.step != options.steps || has_results(*options.resume / "checkpoint.safetensors", latest.step))
+  if (latest.step != options.steps || has_results(*options.resume, latest.step))
     check_more_steps(options.steps, latest.step, *options.resume);
   std::string there;
   regard::optim::inspect_checkpoint(latest.path, &there);
@@ -92,6 +92,7 @@ int run(int argc, char** argv) {
   regard::set_num_threads(static_cast<int>(options.threads));
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
+  if (options.resume && options.pairs) check_data_is_there(*options.pairs, *options.resume);
   const std::unique_ptr<SequenceTask> task = make_task(options);
   const Vocabulary& vocabulary = task->vocabulary();
   const std::vector<Example> held_out = task->held_out(options.examples);
@@ -137,6 +138,8 @@ int run(int argc, char** argv) {
   const SequenceTest test = test_sequences(model, held_out);
   std::cout << "\nheld-out examples, " << test.right << " of " << test.examples.size() << " right:\n";
   show_examples(std::cout, test, vocabulary);
+  write_results(folder.path, training.step(),
+                {{"exact_match", test.exact_match()}, {"right", test.right}, {"examples", std::ssize(test.examples)}});
   std::cout << "\nresults in " << folder.path.string() << "\n";
   char last[64];
   std::snprintf(last, sizeof last, "held-out exact match: %.2f%%", 100 * test.exact_match());

@@ -116,6 +116,7 @@ int run(int argc, char** argv) {
   regard::set_num_threads(static_cast<int>(options.threads));
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
+  if (options.resume && options.file) check_data_is_there(*options.file, *options.resume);
   const std::unique_ptr<TranslationTask> task = make_task(options);
   const std::vector<TranslationQuestion> questions = task->held_out(options.examples);
   regard::layers::EncoderDecoder model = make_translation_model(options, *task);
@@ -169,7 +170,7 @@ int run(int argc, char** argv) {
     const TranslationTest beam = test_with(options.beam);
     std::cout << result_line(options, search.c_str(), beam) << std::endl;
   }
-  write_json(folder.file("results.json"), results);
+  write_results(folder.path, training.step(), results);
   return 0;
 }
 

@@ -98,6 +98,7 @@ int run(int argc, char** argv) {
     show(translator, translate(translator.model, {tokens}, search)[0], options.n_best);
     std::cout.flush();
   }
+  if (std::ferror(stdin) != 0) throw std::runtime_error("standard input: cannot be read");
   return 0;
 }
 

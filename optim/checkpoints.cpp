@@ -64,6 +64,13 @@ void discard(const fs::path& path) {
 
 bool is_better(double a, double b, bool lower_is_better) { return lower_is_better ? a < b : a > b; }
 
+std::optional<CheckpointInfo> best_of(const std::vector<CheckpointInfo>& whole, bool lower_is_better) {
+  std::optional<CheckpointInfo> best;
+  for (const CheckpointInfo& info : whole)
+    if (info.metric && (!best || is_better(*info.metric, *best->metric, lower_is_better))) best = info;
+  return best;
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(fs::path folder, const CheckpointsOptions& options)
@@ -87,12 +94,7 @@ std::optional<CheckpointInfo> Checkpoints::latest() const {
   return whole.empty() ? std::nullopt : std::optional(whole.back());
 }
 
-std::optional<CheckpointInfo> Checkpoints::best() const {
-  std::optional<CheckpointInfo> best;
-  for (const CheckpointInfo& info : list())
-    if (info.metric && (!best || is_better(*info.metric, *best->metric, options_.lower_is_better))) best = info;
-  return best;
-}
+std::optional<CheckpointInfo> Checkpoints::best() const { return best_of(list(), options_.lower_is_better); }
 
 fs::path Checkpoints::save(const TrainingState& state, std::optional<double> metric) {
   std::error_code error;
@@ -114,7 +116,8 @@ fs::path Checkpoints::save(const TrainingState& state, std::optional<double> met
 
   // The new one is safe; now the others.
   const std::vector<CheckpointInfo> whole = list();
-  const std::optional<CheckpointInfo> best_one = options_.keep_best ? best() : std::nullopt;
+  const std::optional<CheckpointInfo> best_one =
+      options_.keep_best ? best_of(whole, options_.lower_is_better) : std::nullopt;
   std::vector<fs::path> kept{path};
   if (best_one) kept.push_back(best_one->path);
   int64_t newest = 0;

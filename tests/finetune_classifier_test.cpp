@@ -220,14 +220,22 @@ TEST_CASE("finetune_classifier goes on after a stop as if there had been none, t
   CHECK(losses("whole") == losses("parts"));
   CHECK(workplace.metrics("whole").back() == workplace.metrics("parts").back());
   check_refused(workplace.run("finetune_classifier", "--resume runs/parts"), "finetune_classifier", "24 steps already");
-  // Killed while it wrote the model.
-  const fs::path head = workplace.path / "runs/parts/model/head.safetensors";
-  const std::string written = contents(head);
-  fs::remove(head);
+  check_refused(workplace.run("finetune_classifier", "--resume runs/parts --steps 30 --rank 2"), "finetune_classifier",
+                "--rank: has no meaning with --resume");
+  // Ended behind the last checkpoint, before the model was written.
+  const auto parts = workplace.path / "runs/parts";
+  std::filesystem::remove_all(parts / "model");
+  std::filesystem::remove(parts / "results.json");
   REQUIRE(workplace.run("finetune_classifier", "--resume runs/parts").status == 0);
-  CHECK(regard::load_safetensors(head).size() == 2);
-  CHECK(contents(head).size() == written.size());
+  CHECK(std::filesystem::exists(parts / "model/model.safetensors"));
   CHECK(losses("whole") == losses("parts"));
+  // A position that is none: the file is named.
+  auto state = nlohmann::json::parse(std::ifstream(parts / "checkpoints/step-24/state.json"));
+  state["data"] = nullptr;
+  std::ofstream(parts / "checkpoints/step-24/state.json") << state;
+  const Ran no_position = workplace.run("finetune_classifier", "--resume runs/parts --steps 30");
+  CHECK(no_position.status == 2);
+  CHECK_THAT(no_position.err, Catch::Contains("step-24/state.json: BatchOrder.restore"));
   workplace.write("data.tsv", labelled_lines() + "music\tanother one\n");
   check_refused(workplace.run("finetune_classifier", "--resume runs/parts --steps 30"), "finetune_classifier",
                 "data.tsv is not what it was");

@@ -156,6 +156,7 @@ TEST_CASE("GPT-2's layout: a configuration that does not fit its weights, or GPT
   CHECK_THAT(said("n_positions", 9), Contains("transformer.wpe.weight is [8, 8]") && Contains("[9, 8]"));
   CHECK_THAT(said("n_layer", 3), Contains("missing: transformer.h.2."));
   CHECK_THAT(said("n_layer", 1), Contains("unexpected: transformer.h.1."));
+  CHECK_THAT(said("n_layer", 1000000000), Contains("config.json: n_layer is 1000000000"));
   CHECK_THAT(said("n_inner", 33), Contains("c_fc.weight is [8, 32]") && Contains("[8, 33]"));
   CHECK_THAT(said("tie_word_embeddings", false), Contains("missing: lm_head.weight"));
   CHECK_THAT(said("tie_word_embeddings", true, "untied"), Contains("lm_head.weight differs from wte.weight"));

@@ -156,10 +156,33 @@ TEST_CASE("a run whose last steps no checkpoint has takes them again") {
   // As if it had died behind step 12, with half a line written.
   const fs::path folder = workplace.path / "runs/a";
   fs::remove_all(folder / "checkpoints/step-12");
-  std::ofstream(folder / "metrics.jsonl", std::ios::app) << "{\"step\":13,\"lo";
+  std::ofstream(folder / "metrics.jsonl", std::ios::app) << std::string(20, '\0') << "\n{\"step\":13,\"lo";
   workplace.must_run("--resume runs/a");  // up to the steps that it was to take
   CHECK(workplace.losses("a").size() == 12);
   workplace.check_same("whole", "a");
+}
+
+TEST_CASE("a run that was killed behind its last checkpoint is finished, and what it left half-written is removed") {
+  const Workplace workplace;
+  workplace.must_run("--steps 4 --name a" + tiny);
+  const fs::path folder = workplace.path / "runs/a";
+  CHECK(nlohmann::json::parse(test::read_raw(folder / "results.json")).at("step") == 4);
+  const std::string weights = test::read_raw(folder / "checkpoint.safetensors");
+  const auto losses = workplace.losses("a");
+  for (const char* last : {"checkpoint.safetensors", "attention.svg", "results.json"}) fs::remove(folder / last);
+  for (const char* half : {".tmp-12-3", ".regard-12-3.tmp"}) std::ofstream(folder / half) << "half";
+  fs::create_directories(folder / "checkpoints/.step-4-12-3.partial/inside");
+  std::ofstream(folder / ".tmp-own") << "not the program's";
+
+  workplace.must_run("--resume runs/a");
+  CHECK(test::read_raw(folder / "checkpoint.safetensors") == weights);
+  CHECK(workplace.losses("a") == losses);
+  CHECK(fs::exists(folder / "attention.svg"));
+  CHECK_FALSE(fs::exists(folder / ".tmp-12-3"));
+  CHECK_FALSE(fs::exists(folder / ".regard-12-3.tmp"));
+  CHECK_FALSE(fs::exists(folder / "checkpoints/.step-4-12-3.partial"));
+  CHECK(fs::exists(folder / ".tmp-own"));
+  CHECK_THAT(workplace.refused("--resume runs/a"), Contains("has taken 4 steps already"));
 }
 
 TEST_CASE("Ctrl-C and SIGTERM end a run behind a checkpoint") {
@@ -189,16 +212,20 @@ TEST_CASE("a run that is killed between its last step and its results can be gon
   workplace.must_run("--steps 4 --decay-steps 4 --name whole" + tiny);
   workplace.must_run("--steps 2 --decay-steps 4 --name parts" + tiny);
   const fs::path weights = workplace.path / "runs/parts/checkpoint.safetensors";
-  const std::string older = test::read_raw(weights);
+  const fs::path results = workplace.path / "runs/parts/results.json";
+  const std::string older = test::read_raw(weights), older_results = test::read_raw(results);
   workplace.must_run("--resume runs/parts --steps 4");
   const std::string written = test::read_raw(weights);
   CHECK(written == test::read_raw(workplace.path / "runs/whole/checkpoint.safetensors"));
   for (const bool none : {true, false}) {
     INFO(none);
-    if (none)
+    if (none) {
       fs::remove(weights);
-    else
-      workplace.file("runs/parts/checkpoint.safetensors", older);  // of the first two steps
+      fs::remove(results);
+    } else {  // of the first two steps
+      workplace.file("runs/parts/checkpoint.safetensors", older);
+      workplace.file("runs/parts/results.json", older_results);
+    }
     const Ran ran = workplace.run("--resume runs/parts");
     INFO(ran.err);
     CHECK(ran.status == 0);
@@ -247,6 +274,8 @@ TEST_CASE("what conflicts with the run that goes on is refused, and the run is l
   CHECK_THAT(refused("--resume runs/p --steps 4"), Contains("the data has changed") && Contains("pairs.tsv"));
   workplace.file("pairs.tsv", "");
   CHECK_THAT(refused("--resume runs/p --steps 4"), Contains("pairs.tsv: the file is empty"));
+  fs::remove(workplace.path / "pairs.tsv");
+  CHECK_THAT(refused("--resume runs/p --steps 4"), Contains("pairs.tsv, from which the run in runs/p learned"));
 }
 
 TEST_CASE("damage to a run's folder is told, and nothing is lost") {

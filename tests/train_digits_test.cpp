@@ -337,10 +337,11 @@ TEST_CASE("train_digits goes on with a run to the last bit, and refuses to where
   };
   using Catch::Matchers::Contains;
   CHECK_THAT(refused("--resume runs/parts --steps 9"), Contains("has taken 9 steps already"));
-  const std::string weights = contents(runs / "parts/checkpoint.safetensors");
-  fs::remove(runs / "parts/checkpoint.safetensors");  // killed before it was written
+  // Ended behind the last checkpoint: the rest is made up for.
+  for (const char* last : {"checkpoint.safetensors", "results.json"}) fs::remove(runs / "parts" / last);
   REQUIRE(workplace.run("--resume runs/parts").status == 0);
-  CHECK(contents(runs / "parts/checkpoint.safetensors") == weights);
+  CHECK(fs::exists(runs / "parts/checkpoint.safetensors"));
+  CHECK(curve("whole") == curve("parts"));
   CHECK_THAT(refused("--resume runs/parts --steps 12 --width 16"), Contains("--width"));
   CHECK_THAT(refused("--resume runs --steps 12"), Contains("config.json"));
   workplace.write("own.txt", "0 0000\n1 GGGG\n0 0001\n1 GGG0\n0 0010\n");

@@ -296,6 +296,13 @@ TEST_CASE("train_language_model resumes to the last bit") {
 
   check_one_line(workplace.train("--resume runs/killed"), "train_language_model", "has taken 14 steps already");
   CHECK(workplace.metrics("killed") == whole);
+
+  // Killed behind the last checkpoint.
+  fs::remove(workplace.path / "runs/killed/results.json");
+  fs::remove(workplace.path / "runs/killed/loss.svg");
+  workplace.must_train("--resume runs/killed");
+  CHECK(fs::exists(workplace.path / "runs/killed/loss.svg"));
+  CHECK(workplace.metrics("killed") == whole);
 }
 
 TEST_CASE("train_language_model saves when it is told to stop, and goes on from there") {
@@ -373,6 +380,8 @@ TEST_CASE("generate refuses what it cannot follow with one line and status 2") {
   const fs::path reference = fs::path(REGARD_TEST_DATA_DIR) / "gpt2/tied";
   for (const char* file : {"config.json", "model.safetensors"})
     fs::copy(reference / file, workplace.path / "bare" / file);
+  fs::create_directories(workplace.path / "other");
+  put(workplace.path / "other/config.json", R"({"task":"dates"})");
   struct Mistake {
     std::string arguments, message;
   };
@@ -384,7 +393,8 @@ TEST_CASE("generate refuses what it cannot follow with one line and status 2") {
       {"--checkpoint bare", "--ids"},
       {"--checkpoint bare --ids 13", "13 is no token"},
       {"--checkpoint bare --ids x", "'x' is no number"},
-      {"--checkpoint runs/run --prompt Ж", "Ж"},
+      {"--checkpoint runs/run --prompt Ж", "--prompt: 'Ж' is no character of the text"},
+      {"--checkpoint other", "'other' is not a run of train_language_model"},
       {"--checkpoint runs/run --ids 1 --prompt a", "--ids"},
       {"--checkpoint runs/run --temperature -1", "--temperature"},
       {"--checkpoint runs/run --top-p 0", "--top-p"},
@@ -417,7 +427,7 @@ TEST_CASE("generate refuses what it cannot follow with one line and status 2") {
                  "model.vocabulary 9 is smaller than that of tokenizer.json");
   check_one_line(with("context", 5), "generate", "positions.weight");
   check_one_line(with("heads", 3), "generate", "config.json");
-  check_one_line(with("positions", "sines"), "generate", "sines");
+  check_one_line(with("positions", "sines"), "generate", "config.json: model.positions is 'sines'");
   check_one_line(with("layers", "two"), "generate", "layers");
   put(run / "config.json", config.dump());
   const fs::path weights = run / "checkpoints/step-2/model.safetensors";

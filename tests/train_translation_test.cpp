@@ -294,7 +294,7 @@ TEST_CASE("train_translation goes on after an interruption with the same bits") 
       {"--resume runs/parts --steps 5", "--steps: runs/parts has taken 10 steps already"},
       {"--resume runs/parts --steps 2001", "--steps: 2001 goes beyond --decay-steps, 2000"},
       {"--resume runs/parts --name other", "--name"},
-      {"--resume runs/other", "source_symbols"},
+      {"--resume runs/other", "runs/other/config.json is no configuration of train_translation"},
       {"--resume runs/none", "checkpoints: there is no checkpoint"},
   };
   fs::create_directories(workplace.path / "runs/other");

@@ -169,9 +169,9 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
   if (!line.parse(argc, argv)) return std::nullopt;
 
   const std::initializer_list<const char*> decided = {
-      "data",   "validation-data", "validation", "model",      "train", "longest", "vocabulary",
-      "cased",  "width",           "heads",      "layers",     "lr",    "dropout", "weight-decay",
-      "warmup", "decay-steps",     "batch",      "eval-every", "seed",  "name"};
+      "data",         "validation-data", "validation",  "model", "train",      "rank", "longest",
+      "vocabulary",   "cased",           "width",       "heads", "layers",     "lr",   "dropout",
+      "weight-decay", "warmup",          "decay-steps", "batch", "eval-every", "seed", "name"};
   options.threads = threads.value_or(regard::num_threads());
   if (options.classify) {
     refuse_given(line, decided, "has no meaning with --classify, which trains nothing");

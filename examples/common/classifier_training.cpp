@@ -94,8 +94,12 @@ ClassifierCourse train_classifier(TextClassifier& model, const EncodedTexts& tra
   regard::optim::TrainingState state{.model = trained, .optimizer = &optimizer, .schedule = &schedule};
   regard::optim::Checkpoints checkpoints(folder / "checkpoints", {.keep_last = 1});
   if (checkpoints.latest()) {
-    checkpoints.load_latest(state);
-    order.restore(state.data);
+    const regard::optim::CheckpointInfo loaded = checkpoints.load_latest(state);
+    try {
+      order.restore(state.data);
+    } catch (const regard::ValueError& error) {
+      throw regard::FileError((loaded.path / "state.json").string() + ": " + error.what());
+    }
   }
 
   ClassifierCourse course;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdio>
 #include <iostream>
 #include <map>
 #include <regard/examples/common/labelled_lines.hpp>
@@ -7,6 +8,7 @@
 #include <regard/examples/common/utf8.hpp>
 #include <regard/optim/data/text_file.hpp>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 namespace examples {
@@ -118,6 +120,7 @@ std::vector<std::string> read_lines(const std::string& path) {
     }
     if (std::string text = trimmed(line); !text.empty()) lines.push_back(std::move(text));
   }
+  if (std::ferror(stdin) != 0) throw std::runtime_error("standard input: cannot be read");
   return lines;
 }
 

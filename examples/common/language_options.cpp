@@ -227,7 +227,12 @@ std::optional<LanguageOptions> read_language_options(int argc, const char* const
   options.keep = keep.value_or(options.keep);
   options.sample_every = sample_every.value_or(options.sample_every);
   options.sample_length = sample_length.value_or(options.sample_length);
-  check_together(line, options);
+  try {
+    check_together(line, options);
+  } catch (const UsageError& error) {
+    if (!resume) throw;
+    throw std::runtime_error((*options.resume / "config.json").string() + ": " + error.what());
+  }
   return options;
 }
 

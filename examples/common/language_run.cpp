@@ -91,7 +91,11 @@ layers::GPTOptions gpt_options_from_json(const Json& json, const std::string& fi
   std::string positions, activation;
   read("positions", positions);
   read("activation", activation);
-  options.positions = position_kind(positions);
+  try {
+    options.positions = position_kind(positions);
+  } catch (const UsageError&) {
+    throw std::runtime_error(file + ": model.positions is " + in_quotes(positions) + ", which is none");
+  }
   options.activation = activation_of(activation, file);
   return options;
 }
@@ -138,10 +142,13 @@ LanguageModel load_language_model(const fs::path& folder, bool latest) {
     const fs::path run = fs::absolute(folder).lexically_normal() / ".." / "..";
     return of_run(run.lexically_normal(), folder);
   }
-  if (!fs::exists(folder / "config.json", error))
+  if (!fs::exists(folder / "config.json", error) && !error)
     throw UsageError("checkpoint", in_quotes(folder.string()) +
                                        " has no config.json: the folder of a run, or of a GPT-2 model, is needed");
   const Json config = config_of(folder);
+  for (const char* key : {"task", "source_vocabulary"})  // runs of train_sequence and train_translation
+    if (!config.contains("program") && !config.contains("model_type") && config.contains(key))
+      throw UsageError("checkpoint", in_quotes(folder.string()) + " is not a run of train_language_model");
   if (!config.contains("program")) {
     LanguageModel loaded{layers::load_gpt2(folder), load_gpt2_tokenizer(folder), folder.string()};
     if (loaded.tokenizer != nullptr) {

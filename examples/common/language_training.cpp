@@ -42,8 +42,12 @@ LanguageTraining::LanguageTraining(regard::layers::GPT& model, const LanguageOpt
       state_{model, &optimizer_, &schedule_} {}
 
 void LanguageTraining::resume() {
-  checkpoints_.load_latest(state_);
-  order_.restore(state_.data);
+  const optim::CheckpointInfo loaded = checkpoints_.load_latest(state_);
+  try {
+    order_.restore(state_.data);
+  } catch (const regard::ValueError& error) {
+    throw regard::FileError((loaded.path / "state.json").string() + ": " + error.what());
+  }
 }
 
 LanguageTraining::Step LanguageTraining::take_step() {

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iterator>
-#include <regard/autograd/safetensors.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/utf8.hpp>
+#include <regex>
 #include <stdexcept>
 
 namespace examples {
@@ -27,6 +28,16 @@ std::string option_name(std::string key) {
   return key;
 }
 
+// Half-written files and checkpoints of programs that were killed.
+void remove_left_behind(const fs::path& folder) {
+  static const std::regex half_written(R"(\.tmp-\d+-\d+|\.regard-\d+-\d+\.tmp|\.step-[\d.]+-\d+-\d+\.partial)");
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (std::regex_match(at->path().filename().string(), half_written)) found.push_back(at->path());
+  for (const fs::path& path : found) fs::remove_all(path, error);
+}
+
 std::string shown(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 }  // namespace
@@ -37,6 +48,7 @@ RunLock::RunLock(const fs::path& folder) : folder_(::open(folder.c_str(), O_RDON
     ::close(folder_);
     throw std::runtime_error(folder.string() + ": another program is writing to this run; wait for it, or stop it");
   }
+  if (folder_ >= 0) remove_left_behind(folder);
 }
 
 RunLock::~RunLock() {
@@ -48,21 +60,39 @@ Json read_config(const fs::path& folder) {
   if (!fs::is_directory(folder, error)) throw UsageError("resume", in_quotes(folder.string()) + " is no folder");
   const fs::path path = folder / "config.json";
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw UsageError("resume", path.string() + " cannot be read: is this the folder of a run?");
+  if (!file)
+    throw UsageError("resume",
+                     path.string() + " cannot be read (" + std::strerror(errno) + "): is this the folder of a run?");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) throw std::runtime_error(path.string() + ": it is damaged: no JSON object");
   return json;
 }
 
-bool has_results(const fs::path& weights, int64_t step) {
+std::string foreign_config(const Json& config, const fs::path& file, const std::string& program) {
+  if (config.is_object() && config.contains("program") && config["program"].is_string() && config["program"] != program)
+    return file.string() + " is of a run of " + config["program"].get<std::string>() + ", not of " + program;
+  return file.string() + " is no configuration of " + program;
+}
+
+void check_data_is_there(const fs::path& data, const fs::path& run) {
   std::error_code error;
-  if (!fs::exists(weights, error)) return false;
-  const auto metadata = regard::load_safetensors_file(weights).metadata;
-  const auto config = metadata.find("config");
-  const Json json = Json::parse(config == metadata.end() ? "" : config->second, nullptr, false);
-  return json.is_object() && json.contains("steps") && json.at("steps").is_number_integer() &&
-         json.at("steps").get<int64_t>() >= step;
+  if (fs::status(data, error).type() != fs::file_type::not_found) return;
+  throw UsageError("resume", data.string() + ", from which the run in " + run.string() +
+                                 " learned, is not there; go on in the folder in which the run began, or put the file "
+                                 "back");
+}
+
+void write_results(const fs::path& run, int64_t step, const Json& results) {
+  Json json = {{"step", step}};
+  json.update(results);
+  write_json(run / "results.json", json);
+}
+
+bool has_results(const fs::path& run, int64_t step) {
+  std::ifstream file(run / "results.json", std::ios::binary);
+  const Json json = Json::parse(file, nullptr, false);
+  return json.is_object() && json.contains("step") && json["step"] == step;
 }
 
 void check_unchanged(const Json& given, const Json& config, const std::vector<std::string>& may_change,

@@ -13,7 +13,8 @@
 namespace examples {
 
 /// Held by the one program that writes into a run's folder, from its beginning to its end; the system lets go of it
-/// when the program ends, however it does. Throws std::runtime_error where another program holds it.
+/// when the program ends, however it does. Removes half-written files that a killed program left in the folder. Throws
+/// std::runtime_error where another program holds it.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& folder);
@@ -29,10 +30,19 @@ class RunLock {
 /// folder or file, std::runtime_error where the file is no JSON object.
 nlohmann::ordered_json read_config(const std::filesystem::path& folder);
 
-/// Whether `weights`, which a run writes when its training is over, is there and of a run of at least `step` steps: its
-/// metadata has the configuration under "config". A run that was ended between its last step and that has none, or an
-/// older one's, and can be gone on with to have them.
-bool has_results(const std::filesystem::path& weights, int64_t step);
+/// What is said of a run's config.json that is not of `program`: which program's it is, where it says so.
+std::string foreign_config(const nlohmann::ordered_json& config, const std::filesystem::path& file,
+                           const std::string& program);
+
+/// Throws UsageError where the file that a run learned from is not there: its name is as it was given when the run
+/// began, so that a run is gone on with in the same folder.
+void check_data_is_there(const std::filesystem::path& data, const std::filesystem::path& run);
+
+/// results.json, the last file that a run writes: `results`, with the step they are of in front.
+void write_results(const std::filesystem::path& run, int64_t step, const nlohmann::ordered_json& results);
+/// Whether a run wrote its results behind this step. If not, it was ended between its last checkpoint and them, and
+/// --resume makes up for it.
+bool has_results(const std::filesystem::path& run, int64_t step);
 
 /// Options given beside --resume must be those that the run was started with, but for those named in `may_change`.
 /// `given` and `config` hold values by key, as in config.json (`weight_decay` for --weight-decay). Throws UsageError.

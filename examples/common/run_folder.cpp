@@ -153,8 +153,12 @@ std::vector<nlohmann::ordered_json> read_metrics(const fs::path& path, int64_t l
     ++number;
     if (file.eof()) break;  // no end of line: cut off
     auto line = nlohmann::ordered_json::parse(text, nullptr, false);
-    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer())
-      throw std::runtime_error(path.string() + ":" + std::to_string(number) + ": not a line of metrics");
+    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) {
+      // What is written behind a checkpoint need not be on the disk after a power cut, and is not wanted.
+      if (!lines.empty() && lines.back()["step"] == last_step) break;
+      throw std::runtime_error(path.string() + ":" + std::to_string(number) +
+                               ": not a line of metrics; mend it or take it out");
+    }
     if (line["step"].get<int64_t>() <= last_step) lines.push_back(std::move(line));
   }
   return lines;

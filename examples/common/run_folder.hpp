@@ -42,8 +42,9 @@ nlohmann::ordered_json with_finite_numbers(nlohmann::ordered_json value);
 /// Writes `value` as indented JSON, atomically, keys in their order, through with_finite_numbers().
 void write_json(const std::filesystem::path& path, const nlohmann::ordered_json& value);
 
-/// The lines of a metrics file up to "step" `last_step`. A line that is cut off at the end is passed over; any other
-/// that is no JSON object with a "step" is a std::runtime_error with file and line. Empty where there is no file.
+/// The lines of a metrics file up to "step" `last_step`, behind whose line nothing need be whole. A line that is cut
+/// off at the end is passed over; any other that is no JSON object with a "step" is a std::runtime_error with file and
+/// line. Empty where there is no file.
 std::vector<nlohmann::ordered_json> read_metrics(const std::filesystem::path& path, int64_t last_step = INT64_MAX);
 
 /// A file of one JSON object a line, keys in the order they were given, through with_finite_numbers(). Each line goes

@@ -45,8 +45,8 @@ int report_stop(std::string_view program, const StopSignals& stop, int64_t step,
 regard::optim::CheckpointInfo latest_to_resume(const regard::optim::Checkpoints& checkpoints) {
   const auto latest = checkpoints.latest();
   if (!latest)
-    throw UsageError("resume", checkpoints.folder().string() +
-                                   ": there is no checkpoint in it: the run was ended before its first one");
+    throw UsageError("resume",
+                     checkpoints.folder().string() + ": there is no checkpoint in it that is whole; start another run");
   return *latest;
 }
 

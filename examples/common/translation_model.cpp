@@ -2,6 +2,7 @@
 #include <numeric>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/safetensors.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/translation_model.hpp>
 #include <regard/optim/checkpoint.hpp>
 #include <regard/optim/data/collate.hpp>
@@ -41,6 +42,8 @@ Translator read_translator(const std::filesystem::path& run) {
   const std::string file = (run / "config.json").string();
   nlohmann::ordered_json config = read_json_file(file);
   const auto read = [&]() -> Translator {
+    if (config.contains("program") || !config.contains("source_vocabulary"))
+      throw std::runtime_error(foreign_config(config, file, "train_translation"));
     try {
       SymbolVocabulary source = SymbolVocabulary::from_json(config.at("source_vocabulary"));
       SymbolVocabulary target = SymbolVocabulary::from_json(config.at("target_vocabulary"));

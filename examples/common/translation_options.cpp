@@ -206,6 +206,8 @@ TranslationOptions from_run(const Options& line, const Given& given) {
     if (line.given(name)) throw UsageError(name, "has no meaning with --resume: the run's folder says what it is");
   const std::filesystem::path folder = *given.resume;
   const nlohmann::ordered_json config = read_config(folder);
+  if (config.contains("program") || !config.contains("source_vocabulary"))
+    throw std::runtime_error(foreign_config(config, folder / "config.json", "train_translation"));
   nlohmann::ordered_json now = to_json(from_defaults(given)), said;
   for (const auto& [key, value] : now.items()) {
     std::string name = key;

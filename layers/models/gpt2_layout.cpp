@@ -203,14 +203,19 @@ GPT load_gpt2(const fs::path& folder) {
                    error ? error.message() : "no such folder");
   const fs::path config = folder / "config.json", single = folder / "model.safetensors";
   const fs::path index = folder / "model.safetensors.index.json";
-  GPT model(gpt2_options(text_of(config), config.string()));
+  const GPTOptions options = gpt2_options(text_of(config), config.string());
   const bool sharded = !fs::exists(single, error) && fs::exists(index, error);
   check<FileError>(sharded || !fs::exists(folder / "pytorch_model.bin", error) || fs::exists(single, error), "gpt2",
                    folder.string(),
                    ": there is pytorch_model.bin but no model.safetensors, which alone can be read; "
                    "transformers writes it with save_pretrained()");
-  load<FileError>(model, sharded ? load_shards(index) : load_safetensors(single),
-                  sharded ? index.string() : single.string());
+  const fs::path source = sharded ? index : single;
+  const StateDict weights = sharded ? load_shards(index) : load_safetensors(single);
+  // Before the memory of such a model is asked for.
+  check<FileError>(options.layers <= std::ssize(weights), "gpt2", config.string(), ": n_layer is ", options.layers,
+                   ", and ", source.string(), " has ", weights.size(), " tensors only");
+  GPT model(options);
+  load<FileError>(model, weights, source.string());
   model.eval();
   return model;
 }
