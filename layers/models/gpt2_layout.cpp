@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include <regard/autograd/file.hpp>
 #include <regard/autograd/graph.hpp>
@@ -199,8 +200,9 @@ void from_gpt2(GPT& model, const StateDict& weights, const std::string& source) 
 
 GPT load_gpt2(const fs::path& folder) {
   std::error_code error;
-  check<FileError>(fs::is_directory(folder, error), "gpt2", folder.string(), ": ",
-                   error ? error.message() : "no such folder");
+  const bool is_folder = fs::is_directory(folder, error);
+  const bool unknown = error && error != std::errc::no_such_file_or_directory;
+  check<FileError>(is_folder, "gpt2", folder.string(), ": ", unknown ? error.message() : "no such folder");
   const fs::path config = folder / "config.json", single = folder / "model.safetensors";
   const fs::path index = folder / "model.safetensors.index.json";
   const GPTOptions options = gpt2_options(text_of(config), config.string());
