@@ -49,7 +49,8 @@ class Muon : public Optimizer {
 struct MuonWithAdamWOptions {
   MuonOptions muon = {};
   AdamWOptions adamw = {};
-  /// Patterns of further parameters for AdamW: a model's output head, as `{"head"}` or `{"head.*"}`.
+  /// Patterns of further parameters for AdamW: a model's output head, as `{"head"}`. One that matches nothing is a
+  /// ValueError: a GPT has no `head` unless it is untied.
   std::vector<std::string> adamw_names = {};
 };
 

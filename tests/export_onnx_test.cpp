@@ -1,6 +1,4 @@
 // export_onnx as a user meets it: trained runs become files that compute what the models do.
-#include <sys/wait.h>
-
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -14,28 +12,16 @@
 #include <regard/layers/models/sentence_encoder.hpp>
 
 #include "onnx_reader.hpp"
-#include "test_folder.hpp"
+#include "program_folder.hpp"
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 namespace {
 
-struct Ran {
-  int status;
-  std::string out, err;
-};
-
-struct Workplace : test::Folder {
-  Ran run(const std::string& program, const std::string& arguments) const {
-    const std::string command = "cd '" + path.string() + "' && '" + REGARD_EXAMPLES_DIR + "/" + program + "' " +
-                                arguments + " >out 2>err </dev/null";
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), test::read_raw(path / "out"), test::read_raw(path / "err")};
-  }
+struct Workplace : test::ProgramFolder {
   void must_run(const std::string& program, const std::string& arguments) const {
-    const Ran ran = run(program, arguments);
+    const test::Ran ran = run_program(program, arguments);
     INFO(ran.err);
     REQUIRE(ran.status == 0);
   }
@@ -70,7 +56,8 @@ TEST_CASE("export_onnx: what the example programs train becomes files that compu
   workplace.file("pairs.txt", "one\teins\ntwo\tzwei\nthree\tdrei\nfour\tvier\n");
   workplace.must_run("train_translation",
                      "--pairs pairs.txt --width 8 --heads 2 --layers 1 --batch 2 --steps 2 --name numbers");
-  const Ran ran = workplace.run("export_onnx", "--checkpoint runs/numbers --output numbers.onnx --sample");
+  const test::Ran ran =
+      workplace.run_program("export_onnx", "--checkpoint runs/numbers --output numbers.onnx --sample");
   INFO(ran.err);
   REQUIRE(ran.status == 0);
   CHECK_THAT(ran.out, Contains("numbers-encoder.onnx: inputs source_ids source_mask, outputs memory") &&
@@ -114,7 +101,7 @@ TEST_CASE("export_onnx: mistakes are one line and status 2, and nothing is writt
   };
   for (const auto& [arguments, message] : mistakes) {
     INFO(arguments);
-    const Ran ran = workplace.run("export_onnx", arguments);
+    const test::Ran ran = workplace.run_program("export_onnx", arguments);
     INFO(ran.err);
     CHECK(ran.status == 2);
     CHECK(std::count(ran.err.begin(), ran.err.end(), '\n') == 1);
@@ -122,7 +109,7 @@ TEST_CASE("export_onnx: mistakes are one line and status 2, and nothing is writt
     CHECK_FALSE(fs::exists(workplace.path / "a.onnx"));
   }
   workplace.must_run("train_digits", "--width 8 --heads 2 --layers 1 --steps 1 --batch 8 --name digits");
-  const Ran ran = workplace.run("export_onnx", "--checkpoint runs/digits --output nowhere/a.onnx");
+  const test::Ran ran = workplace.run_program("export_onnx", "--checkpoint runs/digits --output nowhere/a.onnx");
   CHECK(ran.status == 2);
   CHECK_THAT(ran.err, Contains("nowhere/a.onnx"));
 }

@@ -1,6 +1,4 @@
 // embed_sentences and finetune_classifier as a user meets them.
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -19,55 +17,24 @@
 #include <string>
 #include <vector>
 
+#include "program_folder.hpp"
+
 namespace fs = std::filesystem;
+using test::lines_of;
+using test::Ran;
+using test::read_raw;
 
 namespace {
 
 const std::string tiny = std::string(REGARD_TEST_DATA_DIR) + "/bert";
 
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-struct Ran {
-  int status;
-  std::string out, err;
-};
-
-// An empty folder to run the programs in.
-struct Workplace {
-  fs::path path;
-
-  Workplace() {
-    std::string pattern = (fs::temp_directory_path() / "regard-classifier-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-    fs::create_directories(path / "log");
+struct Workplace : test::ProgramFolder {
+  /// `input` is a file of this folder for standard input.
+  Ran run(const std::string& program, const std::string& arguments, const std::string& input = "") const {
+    return run_program(program, arguments, input.empty() ? "" : read_raw(path / input));
   }
-  ~Workplace() { fs::remove_all(path); }
-
-  Ran run(const std::string& program, const std::string& arguments, const std::string& input = "/dev/null") const {
-    const std::string command = "cd '" + path.string() + "' && '" + REGARD_EXAMPLES_DIR + "/" + program + "' " +
-                                arguments + " >log/out 2>log/err <" + input;
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), contents(path / "log/out"), contents(path / "log/err")};
-  }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path / name) << text; }
   std::vector<nlohmann::json> metrics(const std::string& name) const {
-    std::vector<nlohmann::json> steps;
-    for (const std::string& line : lines_of(contents(path / "runs" / name / "metrics.jsonl"))) {
-      steps.push_back(nlohmann::json::parse(line));
-      steps.back().erase("texts_per_second");
-    }
-    return steps;
+    return metrics_without("texts_per_second", name);
   }
 };
 
@@ -98,7 +65,7 @@ const std::string small = "--data data.tsv --width 8 --heads 2 --layers 1 --batc
 
 TEST_CASE("embed_sentences writes vectors, the nearest sentences, and a picture") {
   Workplace workplace;
-  workplace.write("sentences", "The man is playing the guitar.\n\nA woman is riding a horse\nthe guitar\n");
+  workplace.file("sentences", "The man is playing the guitar.\n\nA woman is riding a horse\nthe guitar\n");
   const Ran json = workplace.run("embed_sentences", "--threads 1 --model " + tiny, "sentences");
   INFO(json.err);
   REQUIRE(json.status == 0);
@@ -121,14 +88,14 @@ TEST_CASE("embed_sentences writes vectors, the nearest sentences, and a picture"
   REQUIRE(similar.status == 0);
   CHECK(lines_of(similar.out).size() == 6);
   CHECK(lines_of(similar.out)[4] == "one two");
-  CHECK(contents(workplace.path / "p.svg").find("</svg>") != std::string::npos);
+  CHECK(read_raw(workplace.path / "p.svg").find("</svg>") != std::string::npos);
   const Ran query = workplace.run("embed_sentences", "--query 'the guitar' --top 2 --file sentences --model " + tiny);
   REQUIRE(lines_of(query.out).size() == 2);
   CHECK(lines_of(query.out)[0] == " 1.0000  the guitar");
 
-  workplace.write("long",
-                  "man woman girl boy horse guitar playing plays riding eating food bread piece carrying baby two men "
-                  "pushed cart through the wood monkey drum\n");
+  workplace.file("long",
+                 "man woman girl boy horse guitar playing plays riding eating food bread piece carrying baby two men "
+                 "pushed cart through the wood monkey drum\n");
   const Ran cut = workplace.run("embed_sentences", "--file long --model " + tiny);
   CHECK(cut.status == 0);
   CHECK(cut.err.find("1 of 1 sentences are longer than 24 tokens and were cut") != std::string::npos);
@@ -136,8 +103,8 @@ TEST_CASE("embed_sentences writes vectors, the nearest sentences, and a picture"
 
 TEST_CASE("embed_sentences refuses what it cannot read with one line and status 2") {
   Workplace workplace;
-  workplace.write("empty", "\n \n");
-  workplace.write("binary", std::string("a\xFF\xFE\n", 4));
+  workplace.file("empty", "\n \n");
+  workplace.file("binary", std::string("a\xFF\xFE\n", 4));
   const std::string model = "--model " + tiny;
   for (const auto& [arguments, message] :
        std::vector<std::pair<std::string, std::string>>{{"-- a", "--model"},
@@ -169,7 +136,7 @@ TEST_CASE("both programs explain every option") {
 
 TEST_CASE("finetune_classifier learns from nothing, leaves its results, and classifies lines") {
   Workplace workplace;
-  workplace.write("data.tsv", labelled_lines());
+  workplace.file("data.tsv", labelled_lines());
   const Ran ran = workplace.run("finetune_classifier",
                                 small + "--steps 60 --decay-steps 100 --lr 0.01 --eval-every 20 --threads 1 --name a");
   INFO(ran.err << ran.out);
@@ -181,13 +148,13 @@ TEST_CASE("finetune_classifier learns from nothing, leaves its results, and clas
   REQUIRE(metrics.size() == 60);
   CHECK(metrics[19].at("validation_loss").is_number());
   CHECK(metrics.back().at("loss") < metrics.front().at("loss"));
-  const auto config = nlohmann::json::parse(contents(folder / "config.json"));
+  const auto config = nlohmann::json::parse(read_raw(folder / "config.json"));
   CHECK(config.at("classes") == nlohmann::json{"animal", "music"});
   CHECK(config.at("steps") == 60);
   for (const char* picture : {"loss.svg", "confusion.svg"})
-    CHECK(contents(folder / picture).find("</svg>") != std::string::npos);
+    CHECK(read_raw(folder / picture).find("</svg>") != std::string::npos);
 
-  workplace.write("new", "a girl plays the guitar\nthe boy is riding this horse\n");
+  workplace.file("new", "a girl plays the guitar\nthe boy is riding this horse\n");
   const Ran used = workplace.run("finetune_classifier", "--checkpoint runs/a --classify new");
   INFO(used.err);
   REQUIRE(used.status == 0);
@@ -201,7 +168,7 @@ TEST_CASE("finetune_classifier learns from nothing, leaves its results, and clas
 
 TEST_CASE("finetune_classifier goes on after a stop as if there had been none, to the bit") {
   Workplace workplace;
-  workplace.write("data.tsv", labelled_lines());
+  workplace.file("data.tsv", labelled_lines());
   const std::string options = small + "--decay-steps 40 --warmup 3 --eval-every 7 --dropout 0.2 ";
   REQUIRE(workplace.run("finetune_classifier", options + "--steps 24 --threads 1 --name whole").status == 0);
   REQUIRE(workplace.run("finetune_classifier", options + "--steps 10 --threads 2 --name parts").status == 0);
@@ -236,15 +203,15 @@ TEST_CASE("finetune_classifier goes on after a stop as if there had been none, t
   const Ran no_position = workplace.run("finetune_classifier", "--resume runs/parts --steps 30");
   CHECK(no_position.status == 2);
   CHECK_THAT(no_position.err, Catch::Contains("step-24/state.json: BatchOrder.restore"));
-  workplace.write("data.tsv", labelled_lines() + "music\tanother one\n");
+  workplace.file("data.tsv", labelled_lines() + "music\tanother one\n");
   check_refused(workplace.run("finetune_classifier", "--resume runs/parts --steps 30"), "finetune_classifier",
                 "data.tsv is not what it was");
 }
 
 TEST_CASE("finetune_classifier does not go on with another model or other texts to validate with") {
   Workplace workplace;
-  workplace.write("data.tsv", labelled_lines());
-  workplace.write("valid.tsv", "music\ta man plays a drum\nanimal\ta boy is riding a horse\n");
+  workplace.file("data.tsv", labelled_lines());
+  workplace.file("valid.tsv", "music\ta man plays a drum\nanimal\ta boy is riding a horse\n");
   fs::copy(tiny, workplace.path / "bert", fs::copy_options::recursive);
   REQUIRE(workplace
               .run("finetune_classifier",
@@ -256,9 +223,9 @@ TEST_CASE("finetune_classifier does not go on with another model or other texts 
     check_refused(workplace.run("finetune_classifier", "--resume runs/run --steps 4"), "finetune_classifier", message);
     CHECK(workplace.metrics("run") == written);
   };
-  workplace.write("valid.tsv", "music\ta man plays a drum\nmusic\ta boy is playing the guitar\n");
+  workplace.file("valid.tsv", "music\ta man plays a drum\nmusic\ta boy is playing the guitar\n");
   refused("valid.tsv is not what it was");
-  workplace.write("valid.tsv", "music\ta man plays a drum\nanimal\ta boy is riding a horse\n");
+  workplace.file("valid.tsv", "music\ta man plays a drum\nanimal\ta boy is riding a horse\n");
 
   const fs::path weights = workplace.path / "bert/model.safetensors";
   regard::StateDict other;
@@ -272,7 +239,7 @@ TEST_CASE("finetune_classifier does not go on with another model or other texts 
 
 TEST_CASE("finetune_classifier trains a head, small matrices or all of a model that exists") {
   Workplace workplace;
-  workplace.write("data.tsv", labelled_lines());
+  workplace.file("data.tsv", labelled_lines());
   const auto before = regard::load_safetensors(tiny + "/model.safetensors");
   const auto changed = [&](const std::string& run, const char* name) {
     const auto after = regard::load_safetensors(workplace.path / "runs" / run / "model" / "model.safetensors");
@@ -300,14 +267,14 @@ TEST_CASE("finetune_classifier trains a head, small matrices or all of a model t
 
 TEST_CASE("finetune_classifier refuses bad data and options with one line and status 2") {
   Workplace workplace;
-  workplace.write("data.tsv", labelled_lines());
-  workplace.write("no_tab", "a\tb\nnothing here\n");
-  workplace.write("no_label", "a\tb\n\tc\n");
-  workplace.write("no_text", "a\tb\n\nc\t \n");
-  workplace.write("one_class", "a\tb\na\tc\n");
-  workplace.write("empty", "");
-  workplace.write("binary", std::string("a\tb\0c\n", 6));
-  workplace.write("unknown", "music\ta drum\nmusik\tb\n");
+  workplace.file("data.tsv", labelled_lines());
+  workplace.file("no_tab", "a\tb\nnothing here\n");
+  workplace.file("no_label", "a\tb\n\tc\n");
+  workplace.file("no_text", "a\tb\n\nc\t \n");
+  workplace.file("one_class", "a\tb\na\tc\n");
+  workplace.file("empty", "");
+  workplace.file("binary", std::string("a\tb\0c\n", 6));
+  workplace.file("unknown", "music\ta drum\nmusik\tb\n");
   for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
            {"", "--data"},
            {"--data missing", "missing"},
@@ -342,7 +309,7 @@ TEST_CASE("finetune_classifier refuses bad data and options with one line and st
 
 TEST_CASE("finetune_classifier says that a training diverged") {
   Workplace workplace;
-  workplace.write("data.tsv", labelled_lines());
+  workplace.file("data.tsv", labelled_lines());
   const Ran ran = workplace.run("finetune_classifier", small + "--steps 20 --lr 1e38 --warmup 0 --name wild");
   CHECK(ran.status == 1);
   CHECK(lines_of(ran.err).size() == 1);

@@ -24,30 +24,21 @@
 #include <thread>
 #include <vector>
 
-#include "test_folder.hpp"
+#include "program_folder.hpp"
 
 namespace fs = std::filesystem;
 using Catch::Contains;
 using test::error_of;
+using test::Ran;
 
 namespace {
 
 // A model that takes no time, and dropout, so that the random state matters.
 const std::string tiny = " --length 3 --width 8 --heads 2 --layers 1 --batch 4 --examples 5 --dropout 0.2 --threads 1";
 
-struct Ran {
-  int status;
-  std::string out, err;
-};
-
-struct Workplace : test::Folder {
-  // `before` is shell text in front of the command.
+struct Workplace : test::ProgramFolder {
   Ran run(const std::string& arguments, const std::string& before = "") const {
-    const std::string command = "cd '" + path.string() + "' && " + before + " '" + REGARD_EXAMPLES_DIR +
-                                "/train_sequence' " + arguments + " >out 2>err </dev/null";
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), test::read_raw(path / "out"), test::read_raw(path / "err")};
+    return run_program("train_sequence", arguments, "", before);
   }
   void must_run(const std::string& arguments) const {
     const Ran ran = run(arguments);

@@ -1,6 +1,4 @@
 // train_digits as a user meets it: its command line, the files it leaves, and what it reads of pictures.
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -20,56 +18,18 @@
 #include <string>
 #include <vector>
 
+#include "program_folder.hpp"
+
 namespace fs = std::filesystem;
+using test::lines_of;
+using test::Ran;
+using test::read_raw;
 
 namespace {
 
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-struct Ran {
-  int status;
-  std::string out, err;
-};
-
-// An empty folder to run the example in.
-struct Workplace {
-  fs::path path;
-
-  Workplace() {
-    std::string pattern = (fs::temp_directory_path() / "regard-digits-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Workplace() { fs::remove_all(path); }
-
-  Ran run(const std::string& arguments) const {
-    const fs::path log = path / "log";
-    fs::create_directories(log);
-    const std::string command = "cd '" + path.string() + "' && '" + REGARD_EXAMPLES_DIR + "/train_digits' " +
-                                arguments + " >log/out 2>log/err </dev/null";
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), contents(log / "out"), contents(log / "err")};
-  }
-  fs::path write(const std::string& name, const std::string& text) const {
-    std::ofstream(path / name, std::ios::binary) << text;
-    return path / name;
-  }
-  std::vector<nlohmann::json> metrics(const std::string& name) const {
-    std::vector<nlohmann::json> steps;
-    for (const std::string& line : lines_of(contents(path / "runs" / name / "metrics.jsonl")))
-      steps.push_back(nlohmann::json::parse(line));
-    return steps;
-  }
+struct Workplace : test::ProgramFolder {
+  Ran run(const std::string& arguments) const { return run_program("train_digits", arguments); }
+  std::vector<nlohmann::json> metrics(const std::string& name) const { return metrics_without("", name); }
 };
 
 const std::string tiny = "--width 8 --heads 2 --layers 2 --steps 4 --batch 8 ";
@@ -118,7 +78,7 @@ TEST_CASE("the digits that come with the examples are all there, in their order"
 
 TEST_CASE("a file of pictures that cannot be read right is refused with its line") {
   Workplace workplace;
-  const auto message = [&](const std::string& text) { return message_of(workplace.write("pictures.txt", text)); };
+  const auto message = [&](const std::string& text) { return message_of(workplace.file("pictures.txt", text)); };
   using Catch::Matchers::Contains;
   CHECK_THAT(message("0 0123\n1 GGGG\n"), Contains("no error"));
   CHECK_THAT(message("0 0123\r\n1 GGGG\r\n"), Contains("no error"));
@@ -196,8 +156,8 @@ TEST_CASE("train_digits --help explains every option") {
 
 TEST_CASE("train_digits refuses bad options and files with one line and status 2") {
   Workplace workplace;
-  workplace.write("one.txt", "0 0123\n");
-  workplace.write("bad.txt", "0 0123\n1 01x3\n");
+  workplace.file("one.txt", "0 0123\n");
+  workplace.file("bad.txt", "0 0123\n1 01x3\n");
   const std::pair<const char*, const char*> mistakes[] = {
       {"--patch 3", "--patch: 3 does not divide the pictures' side, 8"},
       {"--width 64 --heads 3", "--heads: 3 does not divide the width, 64"},
@@ -253,7 +213,7 @@ TEST_CASE("train_digits leaves metrics, configuration, checkpoint and pictures")
   }
   CHECK(metrics.back().at("test_accuracy").is_number());
 
-  const auto config = nlohmann::json::parse(contents(folder / "config.json"));
+  const auto config = nlohmann::json::parse(read_raw(folder / "config.json"));
   CHECK(config.at("width") == 8);
   CHECK(config.at("side") == 8);
   CHECK(config.at("classes") == 10);
@@ -279,16 +239,16 @@ TEST_CASE("train_digits leaves metrics, configuration, checkpoint and pictures")
   CHECK(lines.back().find("(" + std::to_string(test.right) + " of 359)") != std::string::npos);
 
   for (const char* picture : {"loss.svg", "confusion.svg", "attention.svg"}) {
-    const std::string svg = contents(folder / picture);
+    const std::string svg = read_raw(folder / picture);
     CHECK(svg.starts_with("<svg "));
     CHECK(svg.ends_with("</svg>\n"));
   }
-  CHECK(contents(folder / "attention.svg").find("layer 2") != std::string::npos);
+  CHECK(read_raw(folder / "attention.svg").find("layer 2") != std::string::npos);
 
   // The same name again: nothing is lost.
-  const std::string before = contents(folder / "metrics.jsonl");
+  const std::string before = read_raw(folder / "metrics.jsonl");
   CHECK(workplace.run(tiny + "--name first --seed 6").status == 0);
-  CHECK(contents(workplace.path / "runs" / "first.1" / "metrics.jsonl") == before);
+  CHECK(read_raw(workplace.path / "runs" / "first.1" / "metrics.jsonl") == before);
 }
 
 TEST_CASE("train_digits gives equal bits for one and two threads") {
@@ -323,16 +283,16 @@ TEST_CASE("train_digits goes on with a run to the last bit, and refuses to where
   REQUIRE(curve("whole").size() == 9);
   CHECK(curve("whole") == curve("parts"));
   const fs::path runs = workplace.path / "runs";
-  CHECK(contents(runs / "whole/checkpoint.safetensors").size() > 1000);
+  CHECK(read_raw(runs / "whole/checkpoint.safetensors").size() > 1000);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
-    CHECK(contents(runs / "whole/checkpoints/step-9" / file) == contents(runs / "parts/checkpoints/step-9" / file));
+    CHECK(read_raw(runs / "whole/checkpoints/step-9" / file) == read_raw(runs / "parts/checkpoints/step-9" / file));
 
   const auto refused = [&](const std::string& arguments) {
-    const std::string before = contents(runs / "parts/metrics.jsonl");
+    const std::string before = read_raw(runs / "parts/metrics.jsonl");
     const Ran run = workplace.run(arguments);
     CHECK(run.status == 2);
     CHECK(lines_of(run.err).size() == 1);
-    CHECK(contents(runs / "parts/metrics.jsonl") == before);
+    CHECK(read_raw(runs / "parts/metrics.jsonl") == before);
     return run.err;
   };
   using Catch::Matchers::Contains;
@@ -344,10 +304,10 @@ TEST_CASE("train_digits goes on with a run to the last bit, and refuses to where
   CHECK(curve("whole") == curve("parts"));
   CHECK_THAT(refused("--resume runs/parts --steps 12 --width 16"), Contains("--width"));
   CHECK_THAT(refused("--resume runs --steps 12"), Contains("config.json"));
-  workplace.write("own.txt", "0 0000\n1 GGGG\n0 0001\n1 GGG0\n0 0010\n");
+  workplace.file("own.txt", "0 0000\n1 GGGG\n0 0001\n1 GGG0\n0 0010\n");
   const std::string own = "--data own.txt --patch 1 --width 4 --heads 1 --layers 1 --name own ";
   REQUIRE(workplace.run(own + "--steps 1").status == 0);
-  workplace.write("own.txt", "0 0000\n1 GGGG\n0 0001\n1 GGG0\n0 0011\n");
+  workplace.file("own.txt", "0 0000\n1 GGGG\n0 0001\n1 GGG0\n0 0011\n");
   CHECK_THAT(refused("--resume runs/own --steps 2"), Contains("the pictures have changed"));
 }
 
@@ -366,7 +326,7 @@ TEST_CASE("train_digits tells pictures of the user's own apart") {
   Workplace workplace;
   std::string text;  // class 0: ink on the left, class 1: on the right
   for (int i = 0; i < 40; ++i) text += i % 2 == 0 ? "0 GG00GG00GG00GG00\n" : "1 00GG00GG00GG00GG\n";
-  workplace.write("halves.txt", text);
+  workplace.file("halves.txt", text);
   const Ran ran = workplace.run(
       "--data halves.txt --width 16 --heads 2 --layers 1 --steps 60 --decay-steps 60 --batch 16 --shift 0.3 --lr 0.01");
   INFO(ran.err);

@@ -1,7 +1,5 @@
 // train_language_model and generate as a user meets them: their command lines, the files they leave, and a run that
 // goes on where it was broken off.
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 
@@ -20,51 +18,29 @@
 #include <string>
 #include <vector>
 
+#include "program_folder.hpp"
+
 namespace fs = std::filesystem;
 using Catch::Contains;
+using test::lines_of;
+using test::Ran;
+using test::read_raw;
 
 namespace {
 
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 void put(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-struct Ran {
-  int status;
-  std::string out, err;
-};
-
-// An empty folder with a text in it, to run the examples in.
-struct Workplace {
-  fs::path path;
-
+// A folder with a text in it.
+struct Workplace : test::ProgramFolder {
   Workplace() {
-    std::string pattern = (fs::temp_directory_path() / "regard-language-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
     std::string text;
     for (int i = 0; i < 60; ++i)
       text += "Zeile " + std::to_string(i * 7 % 10) + ": schöne größe, drei € und … übermut.\n";
     put(path / "text.txt", text);
   }
-  ~Workplace() { fs::remove_all(path); }
 
   Ran run(const std::string& program, const std::string& arguments, const std::string& before = "") const {
-    const fs::path log = path / "log";
-    fs::create_directories(log);
-    const std::string command = "cd '" + path.string() + "' || exit 99; " + before + " exec '" + REGARD_EXAMPLES_DIR +
-                                "/" + program + "' " + arguments + " >log/out 2>log/err </dev/null";
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), contents(log / "out"), contents(log / "err")};
+    return run_program(program, arguments, "", before);
   }
   Ran train(const std::string& arguments, const std::string& before = "") const {
     return run("train_language_model", arguments, before);
@@ -75,15 +51,7 @@ struct Workplace {
     REQUIRE(ran.status == 0);
   }
   std::vector<nlohmann::json> metrics(const std::string& name) const {
-    std::vector<nlohmann::json> steps;
-    for (const std::string& line : lines_of(contents(path / "runs" / name / "metrics.jsonl"))) {
-      steps.push_back(nlohmann::json::parse(line));
-      steps.back().erase("tokens_per_second");
-    }
-    return steps;
-  }
-  nlohmann::json config(const std::string& name) const {
-    return nlohmann::json::parse(contents(path / "runs" / name / "config.json"));
+    return metrics_without("tokens_per_second", name);
   }
 };
 
@@ -207,7 +175,7 @@ TEST_CASE("train_language_model leaves all that generate needs, for every kind o
     CHECK(config.at("model").at("context") == 12);
     CHECK(config.at("parameters").is_number());
     CHECK(config.at("version").is_string());
-    CHECK_THAT(contents(folder / "loss.svg"), Contains("validation") && Contains("</svg>"));
+    CHECK_THAT(read_raw(folder / "loss.svg"), Contains("validation") && Contains("</svg>"));
     CHECK(fs::exists(folder / "checkpoints" / "step-7" / "model.safetensors"));
 
     const Ran written = workplace.run("generate", "--checkpoint runs/" + name + " --length 40 --prompt Zeile");
@@ -280,7 +248,7 @@ TEST_CASE("train_language_model resumes to the last bit") {
   // Killed in the middle: the newest checkpoint is older than the metrics, whose last line is cut off.
   fs::copy(workplace.path / "runs/whole", workplace.path / "runs/killed", fs::copy_options::recursive);
   for (const char* gone : {"step-12", "step-14"}) fs::remove_all(workplace.path / "runs/killed/checkpoints" / gone);
-  const std::string written = contents(workplace.path / "runs/killed/metrics.jsonl");
+  const std::string written = read_raw(workplace.path / "runs/killed/metrics.jsonl");
   put(workplace.path / "runs/killed/metrics.jsonl", written.substr(0, written.size() - 20));
   const Ran ran = workplace.train("--resume runs/killed");
   INFO(ran.err);
@@ -412,7 +380,7 @@ TEST_CASE("generate refuses what it cannot follow with one line and status 2") {
 
   // A configuration and weights that do not belong together: file, key and both shapes.
   const fs::path run = workplace.path / "runs/run";
-  auto config = nlohmann::json::parse(contents(run / "config.json"));
+  auto config = nlohmann::json::parse(read_raw(run / "config.json"));
   const auto with = [&](const char* key, const nlohmann::json& value) {
     auto changed = config;
     changed["model"][key] = value;
@@ -431,7 +399,7 @@ TEST_CASE("generate refuses what it cannot follow with one line and status 2") {
   check_one_line(with("layers", "two"), "generate", "layers");
   put(run / "config.json", config.dump());
   const fs::path weights = run / "checkpoints/step-2/model.safetensors";
-  const std::string whole = contents(weights);
+  const std::string whole = read_raw(weights);
   put(weights, whole.substr(0, whole.size() / 2));
   const Ran broken = workplace.run("generate", "--checkpoint runs/run/checkpoints/step-2");
   check_one_line(broken, "generate", "model.safetensors");
@@ -445,13 +413,13 @@ TEST_CASE("generate refuses what it cannot follow with one line and status 2") {
 TEST_CASE("train_language_model says so where it cannot write, and keeps what there was") {
   Workplace workplace;
   workplace.must_train(tiny_text + "--steps 2 --name run");
-  const std::string before = contents(workplace.path / "runs/run/metrics.jsonl");
+  const std::string before = read_raw(workplace.path / "runs/run/metrics.jsonl");
   // No file may be longer than 1 KiB, as on a full disk: the checkpoint cannot be written.
   const Ran full = workplace.train("--resume runs/run --steps 4", "trap '' XFSZ; ulimit -f 1;");
   INFO(full.err);
   CHECK(full.status == 2);
   CHECK(lines_of(full.err).size() == 1);
-  CHECK(contents(workplace.path / "runs/run/metrics.jsonl").rfind(before.substr(0, before.find('\n')), 0) == 0);
+  CHECK(read_raw(workplace.path / "runs/run/metrics.jsonl").rfind(before.substr(0, before.find('\n')), 0) == 0);
   workplace.must_train("--resume runs/run --steps 4");
   CHECK(workplace.metrics("run").size() == 4);
 

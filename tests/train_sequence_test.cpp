@@ -1,6 +1,4 @@
 // train_sequence and mha_shapes as a user meets them: their command lines, and the files they leave.
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -21,52 +19,20 @@
 #include <string>
 #include <vector>
 
+#include "program_folder.hpp"
+
 namespace fs = std::filesystem;
+using test::lines_of;
+using test::Ran;
+using test::read_raw;
 
 namespace {
 
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-struct Ran {
-  int status;
-  std::string out, err;
-};
-
-// An empty folder to run an example in.
-struct Workplace {
-  fs::path path;
-
-  Workplace() {
-    std::string pattern = (fs::temp_directory_path() / "regard-train-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Workplace() { fs::remove_all(path); }
-
+struct Workplace : test::ProgramFolder {
   Ran run(const std::string& arguments, const std::string& program = "train_sequence") const {
-    const fs::path log = path / "log";
-    fs::create_directories(log);
-    const std::string command = "cd '" + path.string() + "' && '" + REGARD_EXAMPLES_DIR + "/" + program + "' " +
-                                arguments + " >log/out 2>log/err </dev/null";
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), contents(log / "out"), contents(log / "err")};
+    return run_program(program, arguments);
   }
-  std::vector<nlohmann::json> metrics(const std::string& name) const {
-    std::vector<nlohmann::json> steps;
-    for (const std::string& line : lines_of(contents(path / "runs" / name / "metrics.jsonl")))
-      steps.push_back(nlohmann::json::parse(line));
-    return steps;
-  }
+  std::vector<nlohmann::json> metrics(const std::string& name) const { return metrics_without("", name); }
 };
 
 const std::string tiny = "--length 3 --width 8 --heads 2 --layers 2 --steps 6 --batch 4 --examples 5 ";
@@ -184,7 +150,7 @@ TEST_CASE("train_sequence leaves metrics, configuration, checkpoint and pictures
   }
   CHECK(metrics.back().at("held_out_loss").is_number());
 
-  const auto config = nlohmann::json::parse(contents(folder / "config.json"));
+  const auto config = nlohmann::json::parse(read_raw(folder / "config.json"));
   CHECK(config.at("task") == "reverse");
   CHECK(config.at("length") == 3);
   CHECK(config.at("width") == 8);
@@ -196,7 +162,7 @@ TEST_CASE("train_sequence leaves metrics, configuration, checkpoint and pictures
   CHECK(config.at("threads") == 2);
   CHECK(config.contains("lr"));
   std::smatch version;
-  const std::string cmake = contents(fs::path(REGARD_SOURCE_DIR) / "CMakeLists.txt");
+  const std::string cmake = read_raw(fs::path(REGARD_SOURCE_DIR) / "CMakeLists.txt");
   REQUIRE(std::regex_search(cmake, version, std::regex("project\\(regard VERSION ([0-9.]+)")));
   CHECK(config.at("version") == version[1].str());
 
@@ -209,17 +175,17 @@ TEST_CASE("train_sequence leaves metrics, configuration, checkpoint and pictures
   CHECK(nlohmann::json::parse(checkpoint.metadata.at("config")).at("seed") == 5);
 
   for (const char* picture : {"loss.svg", "attention.svg"}) {
-    const std::string svg = contents(folder / picture);
+    const std::string svg = read_raw(folder / picture);
     CHECK(svg.find("<svg") != std::string::npos);
     CHECK(svg.find("</svg>") != std::string::npos);
   }
-  CHECK(contents(folder / "attention.svg").find("layer 2, head 2") != std::string::npos);
+  CHECK(read_raw(folder / "attention.svg").find("layer 2, head 2") != std::string::npos);
 
   // The same name again: nothing is lost.
-  const std::string before = contents(folder / "metrics.jsonl");
+  const std::string before = read_raw(folder / "metrics.jsonl");
   CHECK(workplace.run(tiny + "--name first --seed 6").status == 0);
-  CHECK(contents(workplace.path / "runs" / "first.1" / "metrics.jsonl") == before);
-  CHECK(contents(folder / "metrics.jsonl") != before);
+  CHECK(read_raw(workplace.path / "runs" / "first.1" / "metrics.jsonl") == before);
+  CHECK(read_raw(folder / "metrics.jsonl") != before);
 }
 
 TEST_CASE("train_sequence learns pairs of any text") {
@@ -234,7 +200,7 @@ TEST_CASE("train_sequence learns pairs of any text") {
   INFO(ran.err);
   REQUIRE(ran.status == 0);
   CHECK(ran.out.find("of 2 right") != std::string::npos);
-  CHECK(nlohmann::json::parse(contents(workplace.path / "runs" / "pairs-1" / "config.json")).at("pairs") ==
+  CHECK(nlohmann::json::parse(read_raw(workplace.path / "runs" / "pairs-1" / "config.json")).at("pairs") ==
         "pairs.txt");
 }
 

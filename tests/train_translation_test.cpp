@@ -1,6 +1,4 @@
 // train_translation and translate as a user meets them: their command lines, and the files they leave.
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -15,58 +13,22 @@
 #include <string>
 #include <vector>
 
+#include "program_folder.hpp"
+
 namespace fs = std::filesystem;
+using test::lines_of;
+using test::Ran;
+using test::read_raw;
 
 namespace {
 
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-struct Ran {
-  int status;
-  std::string out, err;
-};
-
-// An empty folder to run an example in.
-struct Workplace {
-  fs::path path;
-
-  Workplace() {
-    std::string pattern = (fs::temp_directory_path() / "regard-translation-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Workplace() { fs::remove_all(path); }
-
+struct Workplace : test::ProgramFolder {
   Ran run(const std::string& arguments, const std::string& program = "train_translation",
           const std::string& input = "") const {
-    const fs::path log = path / "log";
-    fs::create_directories(log);
-    std::ofstream(log / "in", std::ios::binary) << input;
-    const std::string command = "cd '" + path.string() + "' && '" + REGARD_EXAMPLES_DIR + "/" + program + "' " +
-                                arguments + " >log/out 2>log/err <log/in";
-    const int status = std::system(command.c_str());
-    REQUIRE(WIFEXITED(status));
-    return {WEXITSTATUS(status), contents(log / "out"), contents(log / "err")};
+    return run_program(program, arguments, input);
   }
   std::vector<nlohmann::json> metrics(const std::string& name) const {
-    std::vector<nlohmann::json> steps;
-    for (const std::string& line : lines_of(contents(path / "runs" / name / "metrics.jsonl"))) {
-      steps.push_back(nlohmann::json::parse(line));
-      steps.back().erase("tokens_per_second");
-    }
-    return steps;
-  }
-  nlohmann::json config(const std::string& name) const {
-    return nlohmann::json::parse(contents(path / "runs" / name / "config.json"));
+    return metrics_without("tokens_per_second", name);
   }
 };
 
@@ -187,12 +149,12 @@ TEST_CASE("train_translation leaves metrics, configuration, checkpoint and pictu
   CHECK(config.at("width") == 8);
   CHECK(config.at("seed") == 5);
   CHECK(config.at("source_vocabulary").at("symbols").size() > 60);
-  const auto results = nlohmann::json::parse(contents(folder / "results.json"));
+  const auto results = nlohmann::json::parse(read_raw(folder / "results.json"));
   CHECK(results.at("greedy").at("questions") == 4);
   CHECK(results.at("beam").at("symbol_error_rate").is_number());
   for (const char* picture : {"loss.svg", "attention.svg"})
-    CHECK(contents(folder / picture).find("</svg>") != std::string::npos);
-  CHECK(contents(folder / "attention.svg").find("layer 1, head 2") != std::string::npos);
+    CHECK(read_raw(folder / picture).find("</svg>") != std::string::npos);
+  CHECK(read_raw(folder / "attention.svg").find("layer 1, head 2") != std::string::npos);
 
   const Ran texts = workplace.run("--checkpoint runs/first --threads 1 '3rd of March 1998' 03/03/1998", "translate");
   INFO(texts.err);
@@ -301,7 +263,7 @@ TEST_CASE("train_translation goes on after an interruption with the same bits") 
   std::ofstream(workplace.path / "runs/other/config.json") << "{\"task\": \"reverse\"}";
   fs::create_directories(workplace.path / "runs/none");
   fs::copy(workplace.path / "runs/parts/config.json", workplace.path / "runs/none/config.json");
-  const std::string before = contents(workplace.path / "runs/parts/metrics.jsonl");
+  const std::string before = read_raw(workplace.path / "runs/parts/metrics.jsonl");
   for (const Mistake& mistake : mistakes) {
     const Ran bad = workplace.run(mistake.arguments);
     INFO(mistake.arguments << ": " << bad.err);
@@ -310,7 +272,7 @@ TEST_CASE("train_translation goes on after an interruption with the same bits") 
     CHECK(lines_of(bad.err).size() == 1);
     CHECK(bad.err.find(mistake.message) != std::string::npos);
   }
-  CHECK(contents(workplace.path / "runs/parts/metrics.jsonl") == before);
+  CHECK(read_raw(workplace.path / "runs/parts/metrics.jsonl") == before);
   CHECK(workplace.run("--resume runs/parts --width 8 --examples 3 --beam 1").status == 0);  // the test alone, again
 }
 
@@ -323,7 +285,7 @@ TEST_CASE("train_translation saves when it is told to stop, and goes on from the
   const int status = std::system(script.c_str());
   REQUIRE(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 143);
-  const std::string said = contents(workplace.path / "err");
+  const std::string said = read_raw(workplace.path / "err");
   INFO(said);
   CHECK(lines_of(said).size() == 1);
   CHECK(said.find("stopped by SIGTERM") != std::string::npos);
