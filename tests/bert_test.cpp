@@ -1,6 +1,4 @@
 // BERT and sentence vectors against transformers' values, and what is said of folders that do not fit.
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +11,7 @@
 #include <regard/layers/models/sentence_encoder.hpp>
 
 #include "reference/reference.hpp"
+#include "test_folder.hpp"
 
 using namespace regard;
 using namespace regard::layers;
@@ -22,14 +21,9 @@ namespace {
 
 const fs::path tiny = fs::path(REGARD_TEST_DATA_DIR) / "bert";
 
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "regard-bert-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-    fs::copy(tiny, path, fs::copy_options::recursive);
-  }
-  ~Folder() { fs::remove_all(path); }
+// A copy of the tiny model's folder.
+struct Folder : test::Folder {
+  Folder() { fs::copy(tiny, path, fs::copy_options::recursive); }
   nlohmann::json json(const std::string& name) const {
     std::ifstream file(path / name);
     return nlohmann::json::parse(file);

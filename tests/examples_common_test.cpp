@@ -1,6 +1,4 @@
 #include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -21,24 +19,14 @@
 #include <utility>
 #include <vector>
 
+#include "test_folder.hpp"
+
 using namespace examples;
 namespace fs = std::filesystem;
 
 namespace {
 
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "regard-examples-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-  fs::path path;
-};
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
+using test::read_raw;
 
 void put(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
@@ -83,7 +71,7 @@ bool parse(Settings& settings, std::vector<const char*> arguments, std::string* 
 
 // What run_main writes to standard error, and its status.
 std::pair<int, std::string> run_with(const std::function<int(int, char**)>& body) {
-  const TemporaryFolder folder;
+  const test::Folder folder;
   const fs::path path = folder.path / "stderr";
   std::fflush(stderr);
   const int saved = ::dup(STDERR_FILENO);
@@ -94,7 +82,7 @@ std::pair<int, std::string> run_with(const std::function<int(int, char**)>& body
   std::fflush(stderr);
   ::dup2(saved, STDERR_FILENO);
   ::close(saved);
-  return {status, contents(path)};
+  return {status, read_raw(path)};
 }
 
 }  // namespace
@@ -217,7 +205,7 @@ TEST_CASE("examples: run_main turns exceptions into one line and status 2", "[ex
 }
 
 TEST_CASE("examples: run folders never lose an earlier run", "[examples][run_folder]") {
-  const TemporaryFolder folder;
+  const test::Folder folder;
   const fs::path runs = folder.path / "deep" / "runs";
   CHECK(make_run_folder(runs, std::nullopt, "reverse").path == runs / "reverse-1");
   CHECK(make_run_folder(runs, std::nullopt, "reverse").path == runs / "reverse-2");
@@ -227,8 +215,8 @@ TEST_CASE("examples: run folders never lose an earlier run", "[examples][run_fol
   CHECK(make_run_folder(runs, "mine", "reverse").moved_earlier == runs / "mine.1");
   put(runs / "mine" / "a", "2");
   CHECK(make_run_folder(runs, "mine", "reverse").moved_earlier == runs / "mine.2");
-  CHECK(contents(runs / "mine.1" / "a") == "1");
-  CHECK(contents(runs / "mine.2" / "a") == "2");
+  CHECK(read_raw(runs / "mine.1" / "a") == "1");
+  CHECK(read_raw(runs / "mine.2" / "a") == "2");
   CHECK(fs::is_empty(runs / "mine"));
 
   put(runs / "file", "x");
@@ -240,10 +228,10 @@ TEST_CASE("examples: run folders never lose an earlier run", "[examples][run_fol
 }
 
 TEST_CASE("examples: files are written whole or not at all", "[examples][run_folder]") {
-  const TemporaryFolder folder;
+  const test::Folder folder;
   write_file_atomically(folder.path / "a", "old");
   write_file_atomically(folder.path / "a", std::string(100000, 'x'));
-  CHECK(contents(folder.path / "a") == std::string(100000, 'x'));
+  CHECK(read_raw(folder.path / "a") == std::string(100000, 'x'));
   fs::create_directories(folder.path / "taken" / "inside");
   CHECK_THAT(message_of([&] { write_file_atomically(folder.path / "taken", "x"); }),
              Catch::StartsWith((folder.path / "taken").string() + ": cannot write: "));
@@ -254,49 +242,49 @@ TEST_CASE("examples: files are written whole or not at all", "[examples][run_fol
 }
 
 TEST_CASE("examples: metrics keep order, and name numbers that are not finite", "[examples][run_folder]") {
-  const TemporaryFolder folder;
+  const test::Folder folder;
   const fs::path path = folder.path / "metrics.jsonl";
   const double infinity = std::numeric_limits<double>::infinity();
   MetricsWriter metrics(path);
   metrics.write({{"step", 1}, {"loss", 0.5}, {"a", std::nan("")}});
-  CHECK(contents(path) == "{\"step\":1,\"loss\":0.5,\"a\":\"nan\"}\n");  // there before the writer is closed
+  CHECK(read_raw(path) == "{\"step\":1,\"loss\":0.5,\"a\":\"nan\"}\n");  // there before the writer is closed
   metrics.write({{"z", infinity}, {"b", {{"c", {-infinity, 1.0}}}}});
-  CHECK_THAT(contents(path), Catch::EndsWith("\n{\"z\":\"inf\",\"b\":{\"c\":[\"-inf\",1.0]}}\n"));
+  CHECK_THAT(read_raw(path), Catch::EndsWith("\n{\"z\":\"inf\",\"b\":{\"c\":[\"-inf\",1.0]}}\n"));
   CHECK_THROWS_AS(metrics.write(3), std::invalid_argument);
   CHECK_THROWS_AS(MetricsWriter(folder.path / "none" / "m"), std::runtime_error);
   write_json(folder.path / "config.json", {{"task", "sort"}, {"lr", std::nan("")}});
-  CHECK(contents(folder.path / "config.json") == "{\n  \"task\": \"sort\",\n  \"lr\": \"nan\"\n}\n");
+  CHECK(read_raw(folder.path / "config.json") == "{\n  \"task\": \"sort\",\n  \"lr\": \"nan\"\n}\n");
 }
 
 TEST_CASE("examples: metrics go on where a checkpoint was, without gap or repetition", "[examples][run_folder]") {
-  const TemporaryFolder folder;
+  const test::Folder folder;
   const fs::path path = folder.path / "metrics.jsonl";
   {
     MetricsWriter metrics(path);
     for (int step = 1; step <= 5; ++step) metrics.write({{"step", step}, {"loss", 0.1 * step}, {"b", 1}, {"a", "nan"}});
     metrics.flush();
   }
-  const std::string whole = contents(path);
+  const std::string whole = read_raw(path);
   put(path, whole + "{\"step\":6,\"lo");  // killed while it wrote
   CHECK(read_metrics(path).size() == 5);
   {
     MetricsWriter metrics(path, 3);
-    CHECK(contents(path) == whole.substr(0, whole.find("{\"step\":4")));
+    CHECK(read_raw(path) == whole.substr(0, whole.find("{\"step\":4")));
     for (int step = 4; step <= 5; ++step) metrics.write({{"step", step}, {"loss", 0.1 * step}, {"b", 1}, {"a", "nan"}});
   }
-  CHECK(contents(path) == whole);  // to the byte
+  CHECK(read_raw(path) == whole);  // to the byte
   { const MetricsWriter metrics(path, 9); }
-  CHECK(contents(path) == whole);
+  CHECK(read_raw(path) == whole);
   { const MetricsWriter metrics(path, 0); }
-  CHECK(contents(path).empty());
+  CHECK(read_raw(path).empty());
   CHECK(read_metrics(path).empty());
 
   MetricsWriter begun(folder.path / "new.jsonl", 7);  // none was there
   begun.write({{"step", 8}});
-  CHECK(contents(folder.path / "new.jsonl") == "{\"step\":8}\n");
+  CHECK(read_raw(folder.path / "new.jsonl") == "{\"step\":8}\n");
   put(path, "{\"step\":1}\nsomething\n{\"step\":2}\n");
   CHECK_THAT(message_of([&] { MetricsWriter metrics(path, 5); }), Catch::Contains("metrics.jsonl:2: not a line"));
-  CHECK_THAT(contents(path), Catch::Contains("something"));  // and is left as it was
+  CHECK_THAT(read_raw(path), Catch::Contains("something"));  // and is left as it was
 }
 
 TEST_CASE("examples: progress", "[examples][progress]") {
@@ -488,7 +476,7 @@ TEST_CASE("examples: small tasks have both sides, or say that they cannot", "[ex
 }
 
 TEST_CASE("examples: pairs from a file", "[examples][tasks]") {
-  const TemporaryFolder folder;
+  const test::Folder folder;
   const fs::path file = folder.path / "pairs.tsv";
   std::string text = "\xEF\xBB\xBF";
   for (int i = 0; i < 100; ++i) text += "wörd" + std::to_string(i) + "\t" + std::to_string(i) + "字\r\n";

@@ -1,7 +1,5 @@
 // GPT-2's layout against transformers' GPT2LMHeadModel on tiny random models, both ways, and what it says about files
 // that do not fit.
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 
 #include <filesystem>
@@ -10,6 +8,8 @@
 #include <regard/layers/models/gpt2_layout.hpp>
 #include <regard/regard.hpp>
 #include <regard/tests/reference/reference.hpp>
+
+#include "test_folder.hpp"
 
 using namespace regard;
 using Catch::Contains;
@@ -20,23 +20,12 @@ namespace {
 
 fs::path reference_folder(const std::string& name) { return fs::path(REGARD_TEST_DATA_DIR) / "gpt2" / name; }
 
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "regard-gpt2-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path); }
+struct Folder : test::Folder {
   // A copy of the reference folder, with one change to the configuration.
   fs::path changed(const std::string& name, const std::string& key, const nlohmann::json& value) const {
     fs::remove_all(path / name);
     fs::copy(reference_folder(name), path / name);
-    auto config = nlohmann::json::parse(text_of(path / name / "config.json"));
+    auto config = nlohmann::json::parse(test::read_raw(path / name / "config.json"));
     config[key] = value;
     std::ofstream(path / name / "config.json") << config.dump();
     return path / name;
@@ -97,8 +86,8 @@ TEST_CASE("GPT-2's layout: what is saved has the reference's names, shapes and v
       REQUIRE(saved.tensors.contains(key));
       CHECK(equal(saved.tensors.at(key), tensor.to(DType::f32)));
     }
-    const auto ours = nlohmann::json::parse(text_of(folder.path / "saved" / name / "config.json"));
-    const auto theirs = nlohmann::json::parse(text_of(reference_folder(name) / "config.json"));
+    const auto ours = nlohmann::json::parse(test::read_raw(folder.path / "saved" / name / "config.json"));
+    const auto theirs = nlohmann::json::parse(test::read_raw(reference_folder(name) / "config.json"));
     for (const auto& [key, value] : ours.items()) {
       INFO(key);
       CHECK(theirs.at(key) == value);
@@ -188,7 +177,7 @@ TEST_CASE("GPT-2's layout: missing, broken and foreign files are told") {
   CHECK_THAT(said(whole), Contains("config.json") && Contains("not JSON"));
 
   const fs::path parts = folder.changed("untied", "n_ctx", 8);
-  const std::string index = text_of(parts / "model.safetensors.index.json");
+  const std::string index = test::read_raw(parts / "model.safetensors.index.json");
   fs::remove(parts / "model-00002-of-00002.safetensors");
   CHECK_THAT(said(parts), Contains("model-00002-of-00002.safetensors"));
   fs::copy(parts / "model-00001-of-00002.safetensors", parts / "model-00002-of-00002.safetensors");

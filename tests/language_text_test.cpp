@@ -1,6 +1,4 @@
 // A text as training and validation read it: pieces, tokens, rows, and bits per character.
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -14,22 +12,15 @@
 #include <regard/regard.hpp>
 #include <set>
 
+#include "test_folder.hpp"
+
 using namespace examples;
 namespace fs = std::filesystem;
 
 namespace {
 
-struct Texts {
-  fs::path path;
-  Texts() {
-    std::string pattern = (fs::temp_directory_path() / "regard-texts-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Texts() { fs::remove_all(path); }
-  std::string put(const std::string& name, const std::string& text) const {
-    std::ofstream(path / name, std::ios::binary) << text;
-    return (path / name).string();
-  }
+struct Texts : test::Folder {
+  std::string put(const std::string& name, const std::string& text) const { return file(name, text).string(); }
 };
 
 std::string lines(int count) {

@@ -1,8 +1,6 @@
 // Safetensors: what is written is read back, and every rule of the format is checked.
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
@@ -15,30 +13,18 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/safetensors.hpp>
 
+#include "test_folder.hpp"
+
 using namespace regard;
 namespace fs = std::filesystem;
 
 namespace {
 
-// An empty folder of the test's own.
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "regard-safetensors-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  size_t files() const { return static_cast<size_t>(std::distance(fs::directory_iterator(path), {})); }
-};
+using test::Folder;
+using test::read_raw;
 
 void write_raw(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-}
-
-std::string read_raw(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::string little_endian(uint64_t value) {
@@ -105,7 +91,7 @@ TEST_CASE("safetensors: every dtype, empty and zero-dimensional tensors and meta
     CHECK(std::memcmp(other.raw_data(), tensor.raw_data(),
                       static_cast<size_t>(tensor.numel() * element_size(tensor.dtype()))) == 0);
   }
-  CHECK(folder.files() == 1);
+  CHECK(folder.entries() == 1);
   save_safetensors(path, {});
   CHECK(load_safetensors(path).empty());
 }
@@ -300,7 +286,7 @@ TEST_CASE("safetensors: what cannot be saved is refused before anything is writt
   CHECK_THROWS_AS(save_safetensors(folder.path, {{"a", ones({1})}}), FileError);
   CHECK_THROWS_AS(save_safetensors("", {{"a", ones({1})}}), FileError);
   CHECK(load_safetensors(path).contains("old"));
-  CHECK(folder.files() == 1);
+  CHECK(folder.entries() == 1);
 }
 
 TEST_CASE("safetensors: a save that fails half-way keeps the former file and leaves no other") {
@@ -324,7 +310,7 @@ TEST_CASE("safetensors: a save that fails half-way keeps the former file and lea
   std::signal(SIGXFSZ, former_handler);
   CHECK_THAT(message, Catch::Contains(path.string()) && Catch::Contains("cannot write: "));
   CHECK(load_safetensors(path).contains("old"));
-  CHECK(folder.files() == 1);
+  CHECK(folder.entries() == 1);
   save_safetensors(path, {{"new", ones({4096})}});
   CHECK(load_safetensors(path).contains("new"));
 }
@@ -336,7 +322,7 @@ TEST_CASE("files: written whole or not at all, with the permissions and through 
   {
     AtomicFile unfinished(path);
     unfinished.write("two");
-    CHECK(folder.files() == 2);
+    CHECK(folder.entries() == 2);
   }
   CHECK(read_raw(path) == "one");
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
@@ -345,7 +331,7 @@ TEST_CASE("files: written whole or not at all, with the permissions and through 
   CHECK(read_raw(path) == "three");
   CHECK(fs::is_symlink(folder.path / "link"));
   CHECK(fs::status(path).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
-  CHECK(folder.files() == 2);
+  CHECK(folder.entries() == 2);
   CHECK_THROWS_WITH(write_file_atomically("/dev/null", "x"), Catch::Contains("not a regular file"));
 }
 

@@ -1,6 +1,4 @@
 // What train_translation is made of: symbols, written dates, tasks in files, tests of translations.
-#include <unistd.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -19,22 +17,13 @@
 #include <string>
 #include <vector>
 
+#include "test_folder.hpp"
+
 using namespace examples;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "regard-parts-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path write(const char* name, const std::string& text) const {
-    std::ofstream(path / name, std::ios::binary) << text;
-    return path / name;
-  }
-};
+using test::Folder;
 
 }  // namespace
 
@@ -170,19 +159,19 @@ TEST_CASE("dates: days held out are never trained on") {
 
 TEST_CASE("dictionary: words, their pronunciations and comments are read") {
   const Folder folder;
-  const auto file = folder.write("small.dict",
-                                 ";;; a comment\n"
-                                 "a AH0\n"
-                                 "a(2) EY1\r\n"
-                                 "read R EH1 D\n"
-                                 "read(2) R IY1 D # the present\n"
-                                 "reads R IY1 D Z\n"
-                                 "content K AA1 N T EH0 N T\n"
-                                 "content(2) K AH0 N T EH1 N T\n"
-                                 "contant K AA0 N T EH1 N T\n"
-                                 "contant(2) K AA1 N T EH0 N T\n"
-                                 "\n"
-                                 "(paren P ER0 EH1 N\n");
+  const auto file = folder.file("small.dict",
+                                ";;; a comment\n"
+                                "a AH0\n"
+                                "a(2) EY1\r\n"
+                                "read R EH1 D\n"
+                                "read(2) R IY1 D # the present\n"
+                                "reads R IY1 D Z\n"
+                                "content K AA1 N T EH0 N T\n"
+                                "content(2) K AH0 N T EH1 N T\n"
+                                "contant K AA0 N T EH1 N T\n"
+                                "contant(2) K AA1 N T EH0 N T\n"
+                                "\n"
+                                "(paren P ER0 EH1 N\n");
   std::map<std::string, std::set<std::string>> all;
   for (bool stress : {false, true}) {
     all.clear();
@@ -209,9 +198,9 @@ TEST_CASE("dictionary: words, their pronunciations and comments are read") {
     CHECK(all.at("a").contains(stress ? "EY1" : "EY"));
     CHECK(all.contains("(paren"));
   }
-  const auto bad = folder.write("bad.dict", "a AH0\nb\n");
+  const auto bad = folder.file("bad.dict", "a AH0\nb\n");
   CHECK_THROWS_WITH(make_dictionary_task({.file = bad}, {}), Catch::Contains("bad.dict:2: 'b' has no phonemes"));
-  const auto one = folder.write("one.dict", "a AH0\na(2) EY1\n");
+  const auto one = folder.file("one.dict", "a AH0\na(2) EY1\n");
   CHECK_THROWS_WITH(make_dictionary_task({.file = one}, {}), Catch::Contains("only 1 different words"));
 }
 
@@ -221,7 +210,7 @@ TEST_CASE("pairs: a round goes through every line once, in batches of like lengt
   for (int i = 0; i < 300; ++i)
     text += std::string(static_cast<std::size_t>(1 + i % 17), static_cast<char>('a' + i % 26)) + std::to_string(i) +
             "\tsay " + std::to_string(i) + " " + std::string(static_cast<std::size_t>(1 + i % 5), 'x') + "\n";
-  const auto task = make_pairs_file_task({.file = folder.write("pairs.tsv", text), .target_unit = SymbolUnit::words},
+  const auto task = make_pairs_file_task({.file = folder.file("pairs.tsv", text), .target_unit = SymbolUnit::words},
                                          {.held_out_share = 0.1, .seed = 2});
   CHECK(task->held_out(1000).size() == 30);
   CHECK(task->longest_target() == 3);
@@ -248,7 +237,7 @@ TEST_CASE("pairs: a round goes through every line once, in batches of like lengt
   CHECK(padding * 5 < symbols);
 
   const auto refused = [&](const char* content, const char* message) {
-    const auto file = folder.write("bad.tsv", content);
+    const auto file = folder.file("bad.tsv", content);
     CHECK_THROWS_WITH(make_pairs_file_task({.file = file, .max_length = 3}, {}), Catch::Contains(message));
   };
   refused("a\tb\nc\n", "bad.tsv:2");

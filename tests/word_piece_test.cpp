@@ -1,6 +1,4 @@
 // WordPiece against Hugging Face's tokenizers, on odd texts, and what it does with bad input.
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +8,7 @@
 #include <regard/optim/data/word_piece.hpp>
 
 #include "reference/reference.hpp"
+#include "test_folder.hpp"
 
 using namespace regard;
 using namespace regard::data;
@@ -42,15 +41,7 @@ WordPieceTokenizer tokenizer_of(const reference::Json& options) {
   return WordPieceTokenizer(vocabulary(), result);
 }
 
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "regard-word-piece-XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(path / name) << text; }
-};
+using test::Folder;
 
 std::string error_of(const fs::path& folder) {
   try {
@@ -186,7 +177,7 @@ TEST_CASE("word pieces: what tokenizer_config.json says of case and accents") {
   const auto words = [](const std::string& config) {
     Folder folder;
     fs::copy(reference_folder / "vocab.txt", folder.path / "vocab.txt");
-    folder.write("tokenizer_config.json", config);
+    folder.file("tokenizer_config.json", config);
     return WordPieceTokenizer::from_folder(folder.path).options().words;
   };
   CHECK(words("{}").lower_case);
@@ -199,27 +190,27 @@ TEST_CASE("word pieces: what tokenizer_config.json says of case and accents") {
 
 TEST_CASE("word pieces: lines may end as on other systems, and the last one without an end") {
   Folder folder;
-  folder.write("vocab.txt", "[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\nman");
+  folder.file("vocab.txt", "[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\nman");
   CHECK(WordPieceTokenizer::from_folder(folder.path).id("man") == 4);
 }
 
 TEST_CASE("word pieces: files that cannot be a tokenizer's are refused by name") {
   Folder folder;
   CHECK_THAT(error_of(folder.path), Catch::Contains("vocab.txt"));
-  folder.write("vocab.txt", "");
+  folder.file("vocab.txt", "");
   CHECK_THAT(error_of(folder.path), Catch::Contains("vocab.txt") && Catch::Contains("empty"));
-  folder.write("vocab.txt", "[PAD]\na\n");
+  folder.file("vocab.txt", "[PAD]\na\n");
   CHECK_THAT(error_of(folder.path), Catch::Contains("vocab.txt") && Catch::Contains("[UNK]"));
-  folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n");
-  folder.write("tokenizer_config.json", "{\"do_lower_case\": \"yes\"}");
+  folder.file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n");
+  folder.file("tokenizer_config.json", "{\"do_lower_case\": \"yes\"}");
   CHECK_THAT(error_of(folder.path), Catch::Contains("tokenizer_config.json") && Catch::Contains("do_lower_case"));
-  folder.write("tokenizer_config.json", "{\"do_lower_case\": tru");
+  folder.file("tokenizer_config.json", "{\"do_lower_case\": tru");
   CHECK_THAT(error_of(folder.path), Catch::Contains("tokenizer_config.json") && Catch::Contains("JSON"));
-  folder.write("tokenizer_config.json", "[]");
+  folder.file("tokenizer_config.json", "[]");
   CHECK_THAT(error_of(folder.path), Catch::Contains("object"));
-  folder.write("tokenizer_config.json", "{}");
+  folder.file("tokenizer_config.json", "{}");
   CHECK(error_of(folder.path) == "no error");
-  folder.write("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {}}})");
+  folder.file("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {}}})");
   CHECK_THAT(error_of(folder.path), Catch::Contains("tokenizer.json") && Catch::Contains("BPE"));
 }
 
