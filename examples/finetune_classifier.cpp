@@ -96,8 +96,7 @@ void check_resumable(const ClassifierOptions& options) {
   const auto latest = regard::optim::Checkpoints(*options.resume / "checkpoints").latest();
   if (!latest)
     throw UsageError("resume", options.resume->string() + " has no checkpoint that is whole; start another run");
-  if (latest->step != options.steps || has_results(*options.resume, latest->step))
-    check_more_steps(options.steps, latest->step, *options.resume);
+  check_more_steps(options.steps, latest->step, *options.resume);
 }
 
 int run(int argc, char** argv) {

@@ -30,8 +30,7 @@ namespace {
 void check_resumable(const DigitsOptions& options, const regard::optim::Checkpoints& checkpoints,
                      const std::string& data) {
   const regard::optim::CheckpointInfo latest = latest_to_resume(checkpoints);
-  if (latest.step != options.steps || has_results(*options.resume, latest.step))
-    check_more_steps(options.steps, latest.step, *options.resume);
+  check_more_steps(options.steps, latest.step, *options.resume);
   std::string there;
   regard::optim::inspect_checkpoint(latest.path, &there);
   if (there != data) throw UsageError("resume", "the pictures have changed since the run began; start another run");

@@ -127,8 +127,7 @@ int train(int argc, char** argv) {
   Run run = options.resume ? resumed(options) : begun(options);
   LanguageTraining training(run.model, options, run.text, *run.tokenizer, run.folder.path);
   if (options.resume) training.resume();
-  if (!options.gpt2 && (training.step() != options.steps || has_results(run.folder.path, training.step())))
-    check_more_steps(options.steps, training.step(), run.folder.path);
+  if (!options.gpt2) check_more_steps(options.steps, training.step(), run.folder.path);
   MetricsWriter metrics(run.folder.file("metrics.jsonl"), training.step());
   write_config(options, run);
   introduce(options, run, training.step());

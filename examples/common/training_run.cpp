@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <regard/autograd/threads.hpp>
 #include <regard/examples/common/options.hpp>
+#include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/training_run.hpp>
 
 namespace examples {
@@ -51,7 +52,7 @@ regard::optim::CheckpointInfo latest_to_resume(const regard::optim::Checkpoints&
 }
 
 void check_more_steps(int64_t steps, int64_t taken, const std::filesystem::path& folder) {
-  if (taken >= steps)
+  if (taken > steps || (taken == steps && has_results(folder, taken)))
     throw UsageError("steps",
                      folder.string() + " has taken " + std::to_string(taken) + " steps already; give more to go on");
 }

@@ -32,7 +32,8 @@ int report_stop(std::string_view program, const StopSignals& stop, int64_t step,
 
 /// The checkpoint from which a run goes on. Throws UsageError for --resume where there is none.
 regard::optim::CheckpointInfo latest_to_resume(const regard::optim::Checkpoints& checkpoints);
-/// Throws UsageError for --steps unless they are more than those that the run in `folder` has taken.
+/// Throws UsageError for --steps unless there is something left to do: more steps than the run in `folder` has taken,
+/// or as many, where it was ended before it wrote its results.
 void check_more_steps(int64_t steps, int64_t taken, const std::filesystem::path& folder);
 
 /// Throws UsageError for a --warmup that leaves nothing of --decay-steps, and for --steps that go beyond it.
