@@ -14,19 +14,22 @@ void GemmFinish::operator()(int64_t rows, int64_t columns, void* c, int64_t row_
   const ptrdiff_t step = row_stride * static_cast<ptrdiff_t>(element_bytes);
   for (int64_t i = 0; i < rows; ++i, row += step) {
     const ptrdiff_t offset = row - result;
-    if (kept != nullptr) {
+    if (before != nullptr) {
       if (column_stride == 1) {
-        std::memcpy(kept + offset, row, static_cast<size_t>(columns) * element_bytes);
+        std::memcpy(before + offset, row, static_cast<size_t>(columns) * element_bytes);
       } else {
         for (int64_t j = 0; j < columns; ++j) {
           const ptrdiff_t element = j * column_stride * static_cast<ptrdiff_t>(element_bytes);
-          std::memcpy(kept + offset + element, row + element, element_bytes);
+          std::memcpy(before + offset + element, row + element, element_bytes);
         }
       }
     }
     if (activation != nullptr) activation(row, row, column_stride, column_stride, columns);
-    if (gradient != nullptr) {
-      gradient(row, gradient_of + offset, row, column_stride, column_stride, column_stride, columns);
+    if (activation_grad != nullptr) {
+      activation_grad(row, x + offset, row, column_stride, column_stride, column_stride, columns);
+    }
+    if (activation_again != nullptr) {
+      activation_again(activated + offset, x + offset, column_stride, column_stride, columns);
     }
     if (add != nullptr) add(row, residual + offset, row, column_stride, column_stride, column_stride, columns);
   }

@@ -7,16 +7,18 @@
 
 namespace regard::cpu_backend {
 
-/// Row functions on C, in this order: a copy is kept; an activation; the gradient of an activation, whose input or
-/// output `gradient_of` is; a residual. All matrices lie as C does. The row functions are those of the elementwise
+/// Row functions on C, in this order: a copy is kept; an activation; the gradient of an activation at x, and the
+/// activation of x; a residual. All matrices lie as C does. The row functions are those of the elementwise
 /// kernels: the bits are those of an op of its own after the product.
 struct GemmFinish {
   char* result;  ///< where C begins
   size_t element_bytes;
-  char* kept = nullptr;
+  char* before = nullptr;
   UnaryRun activation = nullptr;
-  BinaryRun gradient = nullptr;
-  const char* gradient_of = nullptr;
+  BinaryRun activation_grad = nullptr;
+  const char* x = nullptr;
+  UnaryRun activation_again = nullptr;
+  char* activated = nullptr;
   BinaryRun add = nullptr;
   const char* residual = nullptr;
 
