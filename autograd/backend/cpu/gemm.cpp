@@ -94,7 +94,7 @@ int64_t work_of(const Problem<T>& problem) {
 }
 
 // A microsecond or so: worth a share of a thread that is awake. And some 10: worth waking one.
-constexpr int64_t short_work = 125'000, worth_waking = 1'000'000;
+constexpr int64_t short_work = 150'000, worth_waking = 1'000'000;
 
 // Enough pieces for some processors to end at about the same time, few enough that packing for each stays cheap.
 int64_t wanted_pieces(int64_t work, Path path) {
