@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <regard/autograd/backend/cpu/bf16_gemm.hpp>
 #include <regard/autograd/backend/cpu/blis_gemm.hpp>
 #include <regard/autograd/backend/cpu/parallel.hpp>
 #include <regard/autograd/backend/cpu/tiled_gemm.hpp>
+#include <regard/autograd/matmul_precision.hpp>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -29,6 +31,7 @@ enum class Path {
   scale,  // no product at all
   tiles,  // tiled_gemm
   dots,   // tiled_gemm by dot products
+  bf16,   // bf16_gemm, where that is asked for
   blis    // large products in f64, and where Highway has no vectors for the processor and BLIS may
 };
 
@@ -49,6 +52,10 @@ bool suits_blis(const Problem<T>& problem) {
 template <class T>
 Path choose_path(const Problem<T>& problem) {
   if (problem.k == 0 || problem.alpha == 0) return Path::scale;
+  if (std::is_same_v<T, float> && matmul_precision() == MatmulPrecision::bf16 && bf16_gemm_available() &&
+      suits_bf16_gemm(problem.m, problem.n, problem.k)) {
+    return Path::bf16;
+  }
   if (suits_blis(problem)) return Path::blis;
   const bool vectors = tiled_gemm_tile(sizeof(T)).columns > 2;
   if (!vectors && problem.m * problem.n * problem.k >= 100'000) return Path::blis;
@@ -80,6 +87,9 @@ template <class T>
 void run_piece(const Problem<T>& problem, Path path) {
   const auto& [m, n, k, alpha, a, b, beta, c] = problem;
   if (path == Path::scale) return scale(problem);
+  if constexpr (std::is_same_v<T, float>) {
+    if (path == Path::bf16) return bf16_gemm(m, n, k, alpha, a, b, beta, c);
+  }
   if (path == Path::blis) return blis_gemm(m, n, k, alpha, a, b, beta, c);
   tiled_gemm(m, n, k, alpha, a, b, beta, c, path == Path::dots);
 }
