@@ -23,7 +23,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
 #include <regard/autograd/backend/cpu/bf16_gemm_pack-inl.hpp>
 #include <regard/autograd/backend/cpu/bf16_gemm_tile-inl.hpp>
 
-namespace regard::cpu_backend {
+namespace regard::cpu_backend::bf16 {
 namespace {
 
 // Block sizes in elements, as in tiled_gemm.cpp, whose blocks take as many bytes.
@@ -72,7 +72,7 @@ void multiply(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> 
 }
 
 }  // namespace
-}  // namespace regard::cpu_backend
+}  // namespace regard::cpu_backend::bf16
 HWY_POP_ATTRIBUTES
 HWY_DIAGNOSTICS(pop)
 #endif
@@ -102,7 +102,7 @@ bool suits_bf16_gemm(int64_t m, int64_t n, int64_t k) {
 #ifdef REGARD_BF16_GEMM
 void bf16_gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> a, Matrix<const float> b, float beta,
                Matrix<float> c) {
-  multiply(m, n, k, alpha, a, b, beta, c);
+  bf16::multiply(m, n, k, alpha, a, b, beta, c);
 }
 #else
 void bf16_gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> a, Matrix<const float> b, float beta,

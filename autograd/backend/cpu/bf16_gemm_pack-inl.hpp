@@ -2,7 +2,7 @@
 // one another along k stand in one 32-bit word, the first in the lower half: a pair, as VDPBF16PS wants it.
 #pragma once
 
-namespace regard::cpu_backend {
+namespace regard::cpu_backend::bf16 {
 namespace {
 
 constexpr int64_t lanes = 16;  // words, or elements of f32, of a vector
@@ -161,4 +161,4 @@ inline Words pack_rows(int64_t rows, int64_t k, Matrix<const float> a, uint32_t*
 }
 
 }  // namespace
-}  // namespace regard::cpu_backend
+}  // namespace regard::cpu_backend::bf16

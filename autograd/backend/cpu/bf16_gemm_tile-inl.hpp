@@ -1,7 +1,7 @@
 // The tiles of C in registers for bf16_gemm.cpp, which includes this where the compiler may use AVX-512 with bf16.
 #pragma once
 
-namespace regard::cpu_backend {
+namespace regard::cpu_backend::bf16 {
 namespace {
 
 constexpr int tile_rows = 12;  // by two vectors: 24 sums, 2 vectors of B and a word of A in 32 registers
@@ -110,4 +110,4 @@ inline void multiply_panel(int64_t rows, int64_t columns, int64_t pairs, Words a
 }
 
 }  // namespace
-}  // namespace regard::cpu_backend
+}  // namespace regard::cpu_backend::bf16

@@ -52,8 +52,8 @@ bool suits_blis(const Problem<T>& problem) {
 template <class T>
 Path choose_path(const Problem<T>& problem) {
   if (problem.k == 0 || problem.alpha == 0) return Path::scale;
-  if (std::is_same_v<T, float> && matmul_precision() == MatmulPrecision::bf16 && bf16_gemm_available() &&
-      suits_bf16_gemm(problem.m, problem.n, problem.k)) {
+  if (std::is_same_v<T, float> && suits_bf16_gemm(problem.m, problem.n, problem.k) &&
+      matmul_precision() == MatmulPrecision::bf16 && bf16_gemm_available()) {
     return Path::bf16;
   }
   if (suits_blis(problem)) return Path::blis;
