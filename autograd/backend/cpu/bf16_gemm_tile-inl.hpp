@@ -31,6 +31,13 @@ inline void write(__m512 product, const Result& result, float* c, int64_t column
   for (int64_t j = 0; j < written; ++j) c[j * result.column_stride] = buffer[j];
 }
 
+// Clang 16 does not survive to see that a vector of bf16 is one word over and over.
+inline void hide([[maybe_unused]] __m512i& word) {
+#ifdef __clang__
+  asm("" : "+v"(word));
+#endif
+}
+
 using TileFunction = void (*)(int64_t pairs, const Words& a, const uint32_t* b, const Result& result, float* c,
                               int64_t columns);
 
@@ -56,10 +63,11 @@ void tile(int64_t pairs, const Words& a, const uint32_t* b, const Result& result
     for (int v = 0; v < vectors; ++v) right[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + v * lanes));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; ++i) {
-      const auto word = reinterpret_cast<__m512bh>(
-          _mm512_set1_epi32(static_cast<int>(left[i / 3][static_cast<int64_t>(i % 3) * a.row_stride])));
+      __m512i word = _mm512_set1_epi32(static_cast<int>(left[i / 3][static_cast<int64_t>(i % 3) * a.row_stride]));
+      hide(word);
 #pragma GCC unroll 2
-      for (int v = 0; v < vectors; ++v) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], word, right[v]);
+      for (int v = 0; v < vectors; ++v)
+        sums[i][v] = _mm512_dpbf16_ps(sums[i][v], reinterpret_cast<__m512bh>(word), right[v]);
     }
 #pragma GCC unroll 4
     for (int g = 0; g < groups; ++g) left[g] += a.pair_stride;
