@@ -57,10 +57,14 @@ std::pair<Tensor, Tensor> TransformerEncoderLayer::forward_with_weights(const Te
 Tensor TransformerEncoderLayer::finish(const Tensor& x, const Tensor& attended) const {
   if (norm_first) {
     Tensor y = x + drop(attended);
-    return y + drop(feed_forward(norm2(y)));
+    return add_branch(y, norm2(y));
   }
   Tensor y = norm1(x + drop(attended));
-  return norm2(y + drop(feed_forward(y)));
+  return norm2(add_branch(y, y));
+}
+
+Tensor TransformerEncoderLayer::add_branch(const Tensor& y, const Tensor& in) const {
+  return drop.active() ? y + drop(feed_forward(in)) : feed_forward.add_to(y, in);
 }
 
 void TransformerEncoderLayer::members(Members& m) {
@@ -101,11 +105,11 @@ Tensor TransformerDecoderLayer::run(const Tensor& x, const Self& attend, const C
   if (norm_first) {
     Tensor y = x + drop(attend(norm1(x)));
     y = y + drop(cross(norm2(y)));
-    return y + drop(feed_forward(norm3(y)));
+    return add_branch(y, norm3(y));
   }
   Tensor y = norm1(x + drop(attend(x)));
   y = norm2(y + drop(cross(y)));
-  return norm3(y + drop(feed_forward(y)));
+  return norm3(add_branch(y, y));
 }
 
 Tensor TransformerDecoderLayer::operator()(const Tensor& x, const Tensor& memory, const DecoderMasks& masks) const {
@@ -141,6 +145,10 @@ std::pair<Tensor, Tensor> TransformerDecoderLayer::forward_with_weights(const Te
         return attended.first;
       });
   return {y, weights};
+}
+
+Tensor TransformerDecoderLayer::add_branch(const Tensor& y, const Tensor& in) const {
+  return drop.active() ? y + drop(feed_forward(in)) : feed_forward.add_to(y, in);
 }
 
 void TransformerDecoderLayer::members(Members& m) {

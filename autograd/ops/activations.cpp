@@ -5,6 +5,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/activation_grad.hpp>
 #include <regard/autograd/ops/promote.hpp>
 #include <regard/autograd/ops/unary_values.hpp>
 
@@ -131,6 +132,45 @@ Tensor gelu(const Tensor& x, GeluApproximation approximation) {
 Tensor silu(const Tensor& x) {
   return record("silu", unary_values("silu", UnaryOp::silu, x), inputs(x), saved(x),
                 [](const Saved& s, const Tensor& g) { return Grads{silu_grad(s[0], g)}; });
+}
+
+Tensor activate(const Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return relu(x);
+    case Activation::gelu:
+      return gelu(x);
+    case Activation::gelu_tanh:
+      return gelu(x, GeluApproximation::tanh);
+    case Activation::silu:
+      break;
+  }
+  return silu(x);
+}
+
+UnaryOp activation_kernel(Activation activation) {
+  constexpr UnaryOp kernels[] = {UnaryOp::relu, UnaryOp::gelu, UnaryOp::gelu_tanh, UnaryOp::silu};
+  return kernels[static_cast<size_t>(activation)];
+}
+
+BinaryOp activation_grad_kernel(Activation activation) {
+  constexpr BinaryOp kernels[] = {BinaryOp::relu_grad_y, BinaryOp::gelu_grad_x, BinaryOp::gelu_tanh_grad_x,
+                                  BinaryOp::silu_grad_x};
+  return kernels[static_cast<size_t>(activation)];
+}
+
+Tensor activation_grad(Activation activation, const Tensor& x, const Tensor& g) {
+  switch (activation) {
+    case Activation::relu:
+      return relu_grad(x, g);  // positive where its output is
+    case Activation::gelu:
+      return gelu_grad(x, g);
+    case Activation::gelu_tanh:
+      return gelu_tanh_grad(x, g);
+    case Activation::silu:
+      break;
+  }
+  return silu_grad(x, g);
 }
 
 }  // namespace regard

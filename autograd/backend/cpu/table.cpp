@@ -39,6 +39,7 @@ constexpr Kernels cpu_table{
     .triangle = cpu_backend::triangle,
     .flip = cpu_backend::flip,
     .gemm = cpu_backend::gemm,
+    .gemm_epilogue = cpu_backend::gemm_epilogue,
     .attention = cpu_backend::attention,
     .attention_grad = cpu_backend::attention_grad,
     .rotate = cpu_backend::rotate,
