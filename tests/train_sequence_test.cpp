@@ -48,7 +48,7 @@ TEST_CASE("train_sequence --help explains every option") {
   for (const char* option : {"task",     "pairs", "length",      "min-length",       "symbols", "held-out",
                              "examples", "width", "heads",       "layers",           "dropout", "steps",
                              "batch",    "lr",    "warmup",      "weight-decay",     "seed",    "threads",
-                             "name",     "help",  "decay-steps", "checkpoint-every", "resume"}) {
+                             "name",     "help",  "decay-steps", "checkpoint-every", "resume",  "profile"}) {
     INFO(option);
     // Its name, a placeholder perhaps, and behind at least two spaces or on the next line at least ten letters.
     CHECK(
