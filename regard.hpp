@@ -5,6 +5,7 @@
 #include <regard/autograd/gradcheck.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/profiler.hpp>
 #include <regard/autograd/random.hpp>
 #include <regard/autograd/safetensors.hpp>
 #include <regard/autograd/tensor.hpp>

@@ -330,6 +330,7 @@ class Run {
 
   void run_node(NodeState& state) {
     Node& node = *state.node;
+    const profiling::NodeSpan span(node);
     auto edges = node.edges();
     bool any = false;
     for (uint32_t k = 0; k < state.grads.size(); ++k) {

@@ -101,6 +101,8 @@ void Node::attach(const char* name, std::span<const Tensor* const> inputs, std::
     impl->requires_grad = is_floating(impl->dtype);
     if (!impl->requires_grad) impl->node.reset();  // an output of indices
   }
+  if (profiling::active()) [[unlikely]]
+    profiling::node_made(*this);
 }
 
 Tensor Saved::operator[](size_t i) const {
@@ -158,6 +160,8 @@ std::vector<const Tensor*> pointers(const Tensors& tensors) {
 
 void record_general(std::string name, std::span<Tensor* const> outputs, std::span<const Tensor* const> inputs,
                     std::span<const Tensor* const> saved, GeneralBackward backward) {
+  if (profiling::active()) [[unlikely]]
+    profiling::op_done(name.c_str(), outputs, inputs, saved);
   if (!needs_record(inputs)) return;
   auto* node = new GeneralNode(std::move(name), inputs.size(), saved.size(), std::move(backward));
   NodePtr keep(node);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <regard/autograd/profiler_hooks.hpp>
 #include <regard/autograd/tensor.hpp>
 
 namespace regard {
@@ -206,9 +207,11 @@ class ClosureNode final : public Node {
 template <size_t N, size_t M, class F>
 Tensor record(const char* name, Tensor output, const TensorRefs<N>& inputs, const TensorRefs<M>& saved, F backward) {
   static_assert(std::is_trivially_destructible_v<F>, "a gradient function captures numbers and Shapes, no tensors");
+  Tensor* outputs[] = {&output};
+  if (profiling::active()) [[unlikely]]
+    profiling::op_done(name, outputs, inputs, saved);
   if (!needs_record(inputs)) return output;
   NodePtr node(new ClosureNode<F, N, M>(backward));
-  Tensor* outputs[] = {&output};
   node->attach(name, inputs, outputs, saved);
   return output;
 }
@@ -218,6 +221,8 @@ template <size_t K, size_t N, size_t M, class F>
 void record_outputs(const char* name, const std::array<Tensor*, K>& outputs, const TensorRefs<N>& inputs,
                     const TensorRefs<M>& saved, F backward) {
   static_assert(std::is_trivially_destructible_v<F>, "a gradient function captures numbers and Shapes, no tensors");
+  if (profiling::active()) [[unlikely]]
+    profiling::op_done(name, outputs, inputs, saved);
   if (!needs_record(inputs)) return;
   NodePtr node(new ClosureNode<F, N, M>(backward));
   node->attach(name, inputs, outputs, saved);

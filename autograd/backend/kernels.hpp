@@ -233,4 +233,10 @@ struct Kernels {
 const Kernels& kernels(Device device);
 inline const Kernels& kernels(const Tensor& x) { return kernels(x.device()); }
 
+/// The device's own, whatever stands in for it.
+const Kernels& own_kernels(Device device);
+/// Lets another table stand in for the CPU's own, from now on and on all threads; null ends it. For the Profiler, whose
+/// table calls the originals.
+void use_kernels(const Kernels* table);
+
 }  // namespace regard
