@@ -4,6 +4,7 @@
 #include <regard/autograd/checkpoint.hpp>
 #include <regard/autograd/gradcheck.hpp>
 #include <regard/autograd/graph.hpp>
+#include <regard/autograd/matmul_precision.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/profiler.hpp>
 #include <regard/autograd/random.hpp>

@@ -349,6 +349,7 @@ class Run {
 
     Grads grads;
     if (any && needed) {
+      MatmulPrecisionScope precision(node.recorded_precision());
       grads = node.run(Saved(node, needed), state.grads);
       check<GraphError>(grads.size() == edges.size(), node.name(), "its gradient function returned ", grads.size(),
                         " gradients for ", edges.size(), " inputs");

@@ -64,6 +64,7 @@ uint64_t latest_sequence() { return sequence_counter; }
 void Node::attach(const char* name, std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                   std::span<const Tensor* const> saved) {
   name_ = name;
+  precision_ = matmul_precision();
   uint64_t latest = sequence_counter;
   for (size_t i = 0; i < inputs.size(); ++i) {
     TensorImpl* impl = inputs[i]->impl();

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <regard/autograd/matmul_precision.hpp>
 #include <regard/autograd/profiler_hooks.hpp>
 #include <regard/autograd/tensor.hpp>
 
@@ -93,6 +94,8 @@ class Node {
   std::span<Edge> edges() { return {edges_, edge_count_}; }
   std::span<SavedTensor> saved() { return {saved_, saved_count_}; }
   bool released() const { return released_; }
+  /// What held when the op was recorded; its gradient is computed with it.
+  MatmulPrecision recorded_precision() const { return precision_; }
   void release_saved();
 
   struct OutputInfo {
@@ -138,6 +141,7 @@ class Node {
   uint32_t edge_count_ = 0;
   uint32_t saved_count_ = 0;
   bool released_ = false;
+  MatmulPrecision precision_ = MatmulPrecision::f32;
   const char* name_ = "";
   uint64_t sequence_ = 0;
   Edge* edges_ = nullptr;

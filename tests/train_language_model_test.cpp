@@ -291,8 +291,8 @@ TEST_CASE("train_language_model saves when it is told to stop, and goes on from 
 
 TEST_CASE("train_language_model: variants of the model train, resume and write") {
   Workplace workplace;
-  const std::string variants[] = {"--positions rotary --key-value-heads 1", "--positions alibi --untied",
-                                  "--recompute --dropout 0.1"};
+  const std::string variants[] = {"--precision bf16", "--positions rotary --key-value-heads 1",
+                                  "--positions alibi --untied", "--recompute --dropout 0.1"};
   for (const std::string& variant : variants) {
     INFO(variant);
     workplace.must_train(tiny_text + variant + " --steps 3 --name v");

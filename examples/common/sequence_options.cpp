@@ -125,6 +125,7 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
                {.at_least = 0});
   line.integer("threads", threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
+  add_precision(line, options.precision);
 
   line.section("The results");
   line.text("name", options.name,
@@ -176,6 +177,7 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
     add("weight-decay", options.weight_decay);
     add("seed", options.seed);
     add("threads", threads);
+    add("precision", options.precision);
     add("checkpoint-every", options.checkpoint_every);
     SequenceOptions run = resumed(*resume, given);
     run.profile = options.profile;
@@ -224,6 +226,7 @@ nlohmann::ordered_json to_json(const SequenceOptions& options) {
   json["weight_decay"] = options.weight_decay;
   json["seed"] = options.seed;
   json["threads"] = options.threads;
+  json["precision"] = options.precision;
   json["checkpoint_every"] = options.checkpoint_every;
   return json;
 }

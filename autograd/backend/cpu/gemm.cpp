@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <regard/autograd/backend/cpu/bf16_gemm.hpp>
 #include <regard/autograd/backend/cpu/blis_gemm.hpp>
 #include <regard/autograd/backend/cpu/parallel.hpp>
 #include <regard/autograd/backend/cpu/scratch.hpp>
 #include <regard/autograd/backend/cpu/tiled_gemm.hpp>
+#include <regard/autograd/matmul_precision.hpp>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -27,6 +29,7 @@ enum class Path {
   scale,  // no product at all
   tiles,  // tiled_gemm
   dots,   // tiled_gemm by dot products
+  bf16,   // bf16_gemm, where that is asked for
   blis    // large products in f64, and where Highway has no vectors for the processor and BLIS may
 };
 
@@ -47,6 +50,10 @@ bool suits_blis(const Problem<T>& problem) {
 template <class T>
 Path choose_path(const Problem<T>& problem) {
   if (problem.k == 0 || problem.alpha == 0) return Path::scale;
+  if (std::is_same_v<T, float> && suits_bf16_gemm(problem.m, problem.n, problem.k) &&
+      matmul_precision() == MatmulPrecision::bf16 && bf16_gemm_available()) {
+    return Path::bf16;
+  }
   if (suits_blis(problem)) return Path::blis;
   const bool vectors = tiled_gemm(T()).tile.columns > 2;
   if (!vectors && problem.m * problem.n * problem.k >= 100'000) return Path::blis;
@@ -83,6 +90,11 @@ void run_piece(const Problem<T>& problem, Path path) {
   if (path == Path::scale || (beta != 0 && problem.d.data != problem.c.data)) {
     scale(problem);
     beta = 1;
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (path == Path::bf16) {
+      bf16_gemm(problem.m, problem.n, problem.k, problem.alpha, problem.a, problem.b, beta, problem.c);
+    }
   }
   if (path == Path::blis) {
     blis_gemm(problem.m, problem.n, problem.k, problem.alpha, problem.a, problem.b, beta, problem.c);
