@@ -26,7 +26,9 @@ Node::~Node() { counters::live_nodes.fetch_sub(1, std::memory_order_relaxed); }
 void intrusive_ptr_add_ref(Node* node) { node->references_.fetch_add(1, std::memory_order_relaxed); }
 
 void intrusive_ptr_release(Node* node) {
-  if (node->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (node->references_.load(std::memory_order_acquire) != 1 &&
+      node->references_.fetch_sub(1, std::memory_order_acq_rel) != 1)
+    return;
   // Deleting a node drops its inputs' nodes: a chain of a million must not recurse, so nodes that die while
   // another is being deleted wait in a list. The list's own destruction at thread end may come before that of
   // a static tensor; a plain pointer tells.

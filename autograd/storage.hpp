@@ -27,7 +27,7 @@ class Storage {
 
   friend void intrusive_ptr_add_ref(Storage* storage) { storage->references_.fetch_add(1, std::memory_order_relaxed); }
   friend void intrusive_ptr_release(Storage* storage) {
-    if (storage->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete storage;
+    if (storage->unique() || storage->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete storage;
   }
 
  private:

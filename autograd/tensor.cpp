@@ -8,10 +8,7 @@
 
 namespace regard {
 
-void intrusive_ptr_add_ref(TensorImpl* impl) { impl->references.fetch_add(1, std::memory_order_relaxed); }
-void intrusive_ptr_release(TensorImpl* impl) {
-  if (impl->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete impl;
-}
+void destroy(TensorImpl* impl) { delete impl; }
 
 namespace {
 

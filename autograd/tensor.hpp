@@ -30,8 +30,8 @@ using TensorImplPtr = boost::intrusive_ptr<TensorImpl>;
 
 void intrusive_ptr_add_ref(Node* node);
 void intrusive_ptr_release(Node* node);
-void intrusive_ptr_add_ref(TensorImpl* impl);
-void intrusive_ptr_release(TensorImpl* impl);
+inline void intrusive_ptr_add_ref(TensorImpl* impl);
+inline void intrusive_ptr_release(TensorImpl* impl);
 
 /// dtype and device of a new tensor: `zeros({2, 3}, DType::f64)`.
 struct TensorOptions {
@@ -279,6 +279,15 @@ struct TensorImpl {
     return *leaf;
   }
 };
+
+void destroy(TensorImpl* impl);
+inline void intrusive_ptr_add_ref(TensorImpl* impl) { impl->references.fetch_add(1, std::memory_order_relaxed); }
+inline void intrusive_ptr_release(TensorImpl* impl) {
+  // Nobody else can take a handle from the only one: a plain look spares most tensors a locked subtraction.
+  if (impl->references.load(std::memory_order_acquire) == 1 ||
+      impl->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    destroy(impl);
+}
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
