@@ -46,6 +46,7 @@ void gemm(DType dtype, int64_t m, int64_t n, int64_t k, double alpha, const void
           const GemmBatch& batch);
 void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
+void attention_delta(const Tensor& delta, const Tensor& dy, const Tensor& y);
 void attention_grad(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
                     const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                     const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);

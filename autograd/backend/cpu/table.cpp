@@ -40,6 +40,7 @@ constexpr Kernels cpu_table{
     .flip = cpu_backend::flip,
     .gemm = cpu_backend::gemm,
     .attention = cpu_backend::attention,
+    .attention_delta = cpu_backend::attention_delta,
     .attention_grad = cpu_backend::attention_grad,
     .rotate = cpu_backend::rotate,
     .uniform = cpu_backend::uniform,
