@@ -60,12 +60,14 @@ AttentionProblem<T> make_problem(const Tensor& y, const Tensor& statistics, cons
   return p;
 }
 
-// A query's work, in multiply-adds; the exponential of a weight counts as some.
+// A query's work, in multiply-adds; the exponential of a weight counts as some, and so does what a tile takes in any
+// case.
 template <class T>
 double work_of_query(const AttentionProblem<T>& p, double products) {
   const double dropout = p.drops ? 100 : 0, causal = p.causal && p.queries == p.keys ? 0.5 : 1;
   const double a_weight = products * static_cast<double>(p.width + p.value_width) + 20 + dropout;
-  return (causal * static_cast<double>(p.keys) * a_weight + 50) * (sizeof(T) / sizeof(float));
+  return (causal * static_cast<double>(p.keys) * a_weight + 50 + 12000 / static_cast<double>(p.queries)) *
+         (sizeof(T) / sizeof(float));
 }
 
 template <class T>
@@ -89,6 +91,16 @@ void copy_rows(const HeadRows<T>& to, const HeadRows<T>& from, int64_t n, int64_
                int64_t width) {
   for (int64_t i = first; i < last; ++i)
     std::memcpy(to.at(n, h) + i * to.row, from.at(n, h) + i * from.row, static_cast<size_t>(width) * sizeof(T));
+}
+
+// Chunks keep threads busy, and none is woken for less than about 20 microseconds of work.
+template <class F>
+void share_attention(int64_t tasks, double work_a_task, F f) {
+  constexpr double short_work = 200'000, worth_waking = 3'000'000;
+  const double all = static_cast<double>(tasks) * work_a_task;
+  if (all < 2 * short_work) return f(int64_t{0}, tasks);
+  const double enough = std::max(1.0, std::ceil(short_work / work_a_task));
+  parallel_for_short(tasks, static_cast<int64_t>(enough), all >= worth_waking, f);
 }
 
 // Gradients of keys and values are sums over the queries of every head that uses them, in a fixed order. With few heads
@@ -125,7 +137,7 @@ void run_backward(const AttentionProblem<T>& p) {
     return own;
   };
   const double work = work_of_query(p, 2.5) * static_cast<double>(p.queries * p.group) / static_cast<double>(parts);
-  parallel_for(batch_heads * parts, attention_grain(batch_heads * parts, work), [&](int64_t begin, int64_t end) {
+  share_attention(batch_heads * parts, work, [&](int64_t begin, int64_t end) {
     Tensor dk_head, dv_head;  // [S, D], [S, Dv]
     if (over_keys && parts == 1) dk_head = empty({p.keys, p.width}, dtype_of<T>());
     if (over_values && parts == 1) dv_head = empty({p.keys, p.value_width}, dtype_of<T>());
@@ -154,7 +166,7 @@ void run_backward(const AttentionProblem<T>& p) {
   constexpr int64_t rows = 128;
   const int64_t pieces = (p.keys + rows - 1) / rows;
   const double add_work = static_cast<double>(parts * rows * (p.width + p.value_width));
-  parallel_for(batch_heads * pieces, attention_grain(batch_heads * pieces, add_work), [&](int64_t begin, int64_t end) {
+  share_attention(batch_heads * pieces, add_work, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t head = task / pieces, n = head / key_heads, key_head = head % key_heads;
       const int64_t first = task % pieces * rows, last = std::min(p.keys, first + rows);
@@ -172,13 +184,6 @@ void run_backward(const AttentionProblem<T>& p) {
 
 }  // namespace
 
-int64_t attention_grain(int64_t tasks, double work_a_task) {
-  constexpr double least = 1'500'000;
-  if (static_cast<double>(tasks) * work_a_task < 2 * least) return tasks;
-  const double enough = std::max(1.0, least / work_a_task);
-  return std::clamp<int64_t>(static_cast<int64_t>(enough), 1, std::max<int64_t>(tasks / 32, 1));
-}
-
 void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings) {
   visit_compute(q.dtype(), [&]<class T>(T) {
@@ -186,8 +191,7 @@ void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const
     const int64_t tile = attention_tile_queries<T>(), tasks = p.batch * p.heads * ((p.queries + tile - 1) / tile);
     if (tasks == 0) return;
     const double work = work_of_query(p, 1) * static_cast<double>(std::min(tile, p.queries));
-    parallel_for(tasks, attention_grain(tasks, work),
-                 [&p](int64_t begin, int64_t end) { attention_forward(p, begin, end); });
+    share_attention(tasks, work, [&p](int64_t begin, int64_t end) { attention_forward(p, begin, end); });
   });
 }
 

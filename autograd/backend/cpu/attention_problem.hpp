@@ -92,7 +92,4 @@ class AttentionParts {
   int64_t used_ = 0;
 };
 
-/// Chunks of `grain` tasks keep threads busy and none is woken for less than about 20 microseconds of work.
-int64_t attention_grain(int64_t tasks, double work_a_task);
-
 }  // namespace regard::cpu_backend

@@ -93,9 +93,12 @@ int64_t work_of(const Problem<T>& problem) {
          static_cast<int64_t>(sizeof(T) / sizeof(float));
 }
 
+// A microsecond or so: worth a share of a thread that is awake. And some 10: worth waking one.
+constexpr int64_t short_work = 150'000, worth_waking = 1'000'000;
+
 // Enough pieces for some processors to end at about the same time, few enough that packing for each stays cheap.
 int64_t wanted_pieces(int64_t work, Path path) {
-  if (work < 2'000'000) return 1;
+  if (work < 2 * short_work) return 1;
   int64_t pieces = 2;
   const int64_t least = path == Path::blis ? 64'000'000 : 4'000'000;  // BLIS packs both sides for each piece
   while (pieces < 64 && work >= least * pieces * pieces * pieces) pieces *= 2;
@@ -152,10 +155,10 @@ Problem<T> cut(const Problem<T>& whole, const Grid& grid, int64_t piece) {
   return part;
 }
 
-// How many pieces a thread takes at a time. Less than about 20 microseconds of work wakes nobody.
+// How many pieces a thread takes at a time.
 int64_t choose_grain(int64_t pieces, int64_t work) {
-  if (work < 1'000'000) return pieces;
-  return divide_up(pieces, std::clamp<int64_t>(work / 500'000 / 2 * 2, 2, 64));
+  if (work < 2 * short_work) return pieces;
+  return divide_up(pieces, std::clamp<int64_t>(work / short_work / 2 * 2, 2, 64));
 }
 
 }  // namespace
@@ -174,7 +177,7 @@ void gemm_batched(int64_t batch, const int64_t* a_offsets, const int64_t* b_offs
   const int64_t work = work_of(problem) * batch;
   const Grid grid = choose_grid<T>(problem.m, problem.n, divide_up(wanted_pieces(work, path), batch));
   const int64_t pieces = batch * grid.pieces();
-  parallel_for(pieces, choose_grain(pieces, work), [&](int64_t begin, int64_t end) {
+  parallel_for_short(pieces, choose_grain(pieces, work), work >= worth_waking, [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t item = piece / grid.pieces();
       Problem<T> one = problem;

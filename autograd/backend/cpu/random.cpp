@@ -15,7 +15,7 @@ namespace regard::cpu_backend {
 namespace {
 
 constexpr int64_t block_size = BitBlock::size;
-constexpr int64_t elements_a_chunk = 16384;  // some 50 microseconds of work
+constexpr int64_t elements_a_chunk = 2048;  // some microseconds of work
 
 /// A tensor's elements by logical row-major index, whatever its layout.
 template <class T>
@@ -68,7 +68,7 @@ class Elements {
 template <class T, class Make>
 void fill_blocks(const Tensor& y, uint64_t seed, uint64_t offset, const Make& make) {
   Elements<T> elements(y);
-  parallel_for(y.numel(), elements_a_chunk, [&](int64_t begin, int64_t end) {
+  parallel_for_short(y.numel(), elements_a_chunk, [&](int64_t begin, int64_t end) {
     BitBlock bits;
     alignas(64) T buffer[block_size];
     for (int64_t first = begin; first < end; first += block_size) {
