@@ -43,6 +43,7 @@ constexpr Kernels cpu_table{
     .gemm = cpu_backend::gemm,
     .gemm_epilogue = cpu_backend::gemm_epilogue,
     .attention = cpu_backend::attention,
+    .attention_delta = cpu_backend::attention_delta,
     .attention_grad = cpu_backend::attention_grad,
     .rotate = cpu_backend::rotate,
     .uniform = cpu_backend::uniform,
