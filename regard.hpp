@@ -6,6 +6,7 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/matmul_precision.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/profiler.hpp>
 #include <regard/autograd/random.hpp>
 #include <regard/autograd/safetensors.hpp>
 #include <regard/autograd/tensor.hpp>

@@ -95,9 +95,8 @@ int run(int argc, char** argv) {
   if (options.resume && options.pairs) check_data_is_there(*options.pairs, *options.resume);
   const std::unique_ptr<SequenceTask> task = make_task(options);
   const Vocabulary& vocabulary = task->vocabulary();
-  const std::vector<Example> held_out = task->held_out(options.examples);
-  const std::vector<Example> watched(held_out.begin(),
-                                     held_out.begin() + std::min<std::ptrdiff_t>(std::ssize(held_out), 128));
+  // The first of the held-out examples; drawing all of them can wait.
+  const std::vector<Example> watched = task->held_out(std::min<int64_t>(options.examples, 128));
 
   SequenceModel model({.vocabulary = vocabulary.size(),
                        .longest_input = task->longest_input(),
@@ -133,8 +132,9 @@ int run(int argc, char** argv) {
   if (training.step() < options.steps) return report_stop("train_sequence", *stop, training.step(), folder.path);
   stop.reset();  // what follows need not be finished
   regard::save_safetensors(folder.file("checkpoint.safetensors"), model.state_dict(), {{"config", config.dump()}});
-  draw_attention(folder.file("attention.svg"), model, vocabulary, held_out.front());
+  draw_attention(folder.file("attention.svg"), model, vocabulary, watched.front());
 
+  const std::vector<Example> held_out = task->held_out(options.examples);
   const SequenceTest test = test_sequences(model, held_out);
   std::cout << "\nheld-out examples, " << test.right << " of " << test.examples.size() << " right:\n";
   show_examples(std::cout, test, vocabulary);

@@ -439,3 +439,15 @@ TEST_CASE("train_language_model says that a training diverged, and keeps the las
   CHECK(fs::exists(workplace.path / "runs/wild/checkpoints/step-0/model.safetensors"));
   CHECK(fs::exists(workplace.path / "runs/wild/loss.svg"));
 }
+
+TEST_CASE("train_language_model --profile writes a trace and shows a table, also of a run that goes on") {
+  Workplace workplace;
+  workplace.must_train(tiny_text + "--steps 4 --name run");
+  const Ran ran = workplace.train("--resume runs/run --steps 20 --profile trace.json");
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  CHECK_THAT(ran.out, Contains("profile of 5 steps, after 10:") && Contains("scaled_dot_product_attention backward"));
+  const nlohmann::json trace = nlohmann::json::parse(read_raw(workplace.path / "trace.json"));
+  CHECK(trace.at("traceEvents").size() > 100);
+  check_one_line(workplace.train(tiny_text + "--profile nowhere/t.json"), "train_language_model", "nowhere");
+}

@@ -3,6 +3,7 @@
 #include <regard/examples/common/language_options.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
+#include <regard/examples/common/step_profile.hpp>
 #include <regard/examples/common/training_run.hpp>
 #include <regard/examples/common/utf8.hpp>
 #include <string_view>
@@ -108,7 +109,7 @@ void check_together(const Options& line, const LanguageOptions& o) {
 
 std::optional<LanguageOptions> read_language_options(int argc, const char* const* argv) {
   LanguageOptions options;
-  std::optional<std::string> from, resume;
+  std::optional<std::string> from, resume, profile;
   std::optional<int64_t> steps, context, threads, keep, sample_every, sample_length;
 
   Options line(
@@ -191,7 +192,13 @@ std::optional<LanguageOptions> read_language_options(int argc, const char* const
             "text and a number, such as text-1", "NAME");
   line.text("resume", resume, "the folder of a run to go on with, from its last checkpoint to --steps", "none",
             "FOLDER");
+  line.text(
+      "profile", profile,
+      "record a few steps, once the training is warm: a trace for ui.perfetto.dev or chrome://tracing in FILE, and "
+      "a table of what took how long at the end",
+      "none", "FILE");
   if (!line.parse(argc, argv)) return std::nullopt;
+  check_profile(profile);
 
   if (resume) {
     check_resumed(line);
@@ -202,6 +209,7 @@ std::optional<LanguageOptions> read_language_options(int argc, const char* const
     options.gpt2 = options.gpt2 || gpt2;
     options.recompute = options.recompute || recompute;
   }
+  options.profile = profile;
   options.from = from.value_or(options.from);
   options.steps = steps.value_or(options.steps);
   if (context)

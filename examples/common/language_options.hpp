@@ -41,6 +41,7 @@ struct LanguageOptions {
 
   std::optional<std::string> name = std::nullopt;  // of the run's folder
   std::optional<std::filesystem::path> resume = std::nullopt;
+  std::optional<std::string> profile = std::nullopt;  // the file for a trace of a few steps
 };
 
 /// Reads the command line. With --resume, every option but those that may change is the earlier run's, read from its
@@ -48,7 +49,7 @@ struct LanguageOptions {
 /// without a run of this program.
 std::optional<LanguageOptions> read_language_options(int argc, const char* const* argv);
 
-/// All but name and resume, for config.json; and back. `file` names the text in errors.
+/// All but name, resume and profile, for config.json; and back. `file` names the text in errors.
 nlohmann::ordered_json to_json(const LanguageOptions& options);
 LanguageOptions language_options_from_json(const nlohmann::ordered_json& json, const std::string& file);
 

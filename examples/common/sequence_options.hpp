@@ -31,6 +31,7 @@ struct SequenceOptions {
 
   std::optional<std::string> name;              // of the run's folder
   std::optional<std::filesystem::path> resume;  // the folder of a run to go on with
+  std::optional<std::string> profile;           // the file for a trace of a few steps
 };
 
 /// Reads train_sequence's command line. Nothing where it held --help, which was then printed. With --resume, the
@@ -38,7 +39,7 @@ struct SequenceOptions {
 /// Throws UsageError.
 std::optional<SequenceOptions> read_sequence_options(int argc, const char* const* argv);
 
-/// All but name and resume, for config.json.
+/// All but name, resume and profile, for config.json.
 nlohmann::ordered_json to_json(const SequenceOptions& options);
 
 }  // namespace examples

@@ -38,7 +38,7 @@ void copy_transposed(const Copy& loop, int row, int column) {
     if (d != row && d != column) matrices *= loop.size(d);
   const int64_t band_elements = columns * (rows < tile ? rows : tile);
   const int64_t grain = band_elements >= cheap_grain ? 1 : cheap_grain / band_elements;
-  parallel_for(matrices * bands, grain, [&](int64_t begin, int64_t end) {
+  parallel_for_short(matrices * bands, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t rest = i / bands;
       auto* to = reinterpret_cast<Word*>(loop.first(0));

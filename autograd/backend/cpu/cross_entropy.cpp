@@ -151,18 +151,18 @@ CrossEntropyRows<T> rows_of(const Tensor& logits, const Tensor& log_sum_exp, con
 
 template <class T, class F>
 void in_chunks(const CrossEntropyRows<T>& all, F f) {
-  parallel_for(all.rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, all.classes)),
-               [&](int64_t begin, int64_t end) {
-                 CrossEntropyRows<T> part = all;
-                 part.rows = end - begin;
-                 part.logits += begin * all.classes;
-                 part.targets += begin * all.target_stride;
-                 part.log_sum_exp += begin;
-                 if (part.losses) part.losses += begin;
-                 if (part.dlosses) part.dlosses += begin * all.dloss_stride;
-                 if (part.dlogits) part.dlogits += begin * all.classes;
-                 f(part);
-               });
+  parallel_for_short(all.rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, all.classes)),
+                     [&](int64_t begin, int64_t end) {
+                       CrossEntropyRows<T> part = all;
+                       part.rows = end - begin;
+                       part.logits += begin * all.classes;
+                       part.targets += begin * all.target_stride;
+                       part.log_sum_exp += begin;
+                       if (part.losses) part.losses += begin;
+                       if (part.dlosses) part.dlosses += begin * all.dloss_stride;
+                       if (part.dlogits) part.dlogits += begin * all.classes;
+                       f(part);
+                     });
 }
 
 }  // namespace

@@ -32,14 +32,14 @@ void each_row(const Tensor& output, const std::array<const Tensor*, N>& inputs, 
   // The last dimension, or one followed by dimensions of size 1 alone.
   for (int64_t d = dim + 1; d < shape.dim(); ++d) dense = dense && shape[d] == 1;
   if (dense) {
-    parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+    parallel_for_short(rows, grain, [&](int64_t begin, int64_t end) {
       std::array<const T*, N> at{};
       for (size_t k = 0; k < N; ++k) at[k] = in[k] + begin * length;
       f(end - begin, out + begin * length, at);
     });
     return;
   }
-  parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+  parallel_for_short(rows, grain, [&](int64_t begin, int64_t end) {
     std::vector<T> copies(static_cast<size_t>(length) * (N + 1));
     std::array<const T*, N> at{};
     for (size_t k = 0; k < N; ++k) at[k] = copies.data() + (k + 1) * static_cast<size_t>(length);

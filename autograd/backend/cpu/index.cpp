@@ -166,7 +166,7 @@ void scatter_add(const Tensor& y, int64_t dim, const Tensor& index, const Tensor
           to[lane * strides[0] + at[lane * strides[1] + j * at_step] * to_step] +=
               from[lane * strides[2] + j * from_step];
     };
-    parallel_for(lanes.numel(), std::max<int64_t>(1, cheap_grain / count), [&](int64_t begin, int64_t end) {
+    parallel_for_short(lanes.numel(), std::max<int64_t>(1, cheap_grain / count), [&](int64_t begin, int64_t end) {
       if (inner == 1) {
         lanes.range(begin, end, [&](const auto& pointers, const auto& strides, int64_t lane_count) {
           add(pointers, strides, 0, lane_count, 0, count);
@@ -227,20 +227,22 @@ void index_add(const Tensor& y, int64_t dim, const Tensor& index, const Tensor& 
   const int64_t work = std::min(lanes.numel(), block) * std::max<int64_t>(1, count / groups.count());
 
   visit_summable(y.dtype(), [&]<class T>(T) {
-    parallel_for(groups.count() * blocks, std::max<int64_t>(1, cheap_grain / work), [&](int64_t begin, int64_t end) {
-      Sum<T> sums[block];
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t first = groups.begins[static_cast<size_t>(task / blocks)];
-        const int64_t last = groups.begins[static_cast<size_t>(task / blocks + 1)];
-        const int64_t place = at[groups.order[static_cast<size_t>(first)] * at_step];
-        const int64_t lane = task % blocks * block;
-        lanes.range(lane, std::min(lane + block, lanes.numel()),
-                    [&](const auto& pointers, const auto& strides, int64_t lane_count) {
-                      add_group(element<T>(pointers[0]) + place * to_step, strides[0], element<const T>(pointers[1]),
-                                strides[1], from_step, groups.order.data() + first, last - first, lane_count, sums);
-                    });
-      }
-    });
+    parallel_for_short(groups.count() * blocks, std::max<int64_t>(1, cheap_grain / work),
+                       [&](int64_t begin, int64_t end) {
+                         Sum<T> sums[block];
+                         for (int64_t task = begin; task < end; ++task) {
+                           const int64_t first = groups.begins[static_cast<size_t>(task / blocks)];
+                           const int64_t last = groups.begins[static_cast<size_t>(task / blocks + 1)];
+                           const int64_t place = at[groups.order[static_cast<size_t>(first)] * at_step];
+                           const int64_t lane = task % blocks * block;
+                           lanes.range(lane, std::min(lane + block, lanes.numel()),
+                                       [&](const auto& pointers, const auto& strides, int64_t lane_count) {
+                                         add_group(element<T>(pointers[0]) + place * to_step, strides[0],
+                                                   element<const T>(pointers[1]), strides[1], from_step,
+                                                   groups.order.data() + first, last - first, lane_count, sums);
+                                       });
+                         }
+                       });
   });
 }
 

@@ -29,10 +29,10 @@ inline bool is_dense(const Tensor& x) {
   return true;
 }
 
-/// Elements of work a chunk, for parallel_for: they take about 20 microseconds or more.
-inline constexpr int64_t cheap_grain = 32768;  ///< one addition, comparison or copy an element
+/// Elements of work a chunk, for parallel_for_short: they take about 2 microseconds or more.
+inline constexpr int64_t cheap_grain = 16384;  ///< one addition, comparison or copy an element
 inline constexpr int64_t math_grain = 8192;    ///< a vectorised exp, tanh, ... an element
-inline constexpr int64_t slow_grain = 2048;    ///< a call of the standard library an element
+inline constexpr int64_t slow_grain = 512;     ///< a call of the standard library an element
 
 /// The order in which elements are visited.
 enum class Order : uint8_t {
@@ -102,7 +102,7 @@ class Loop {
     if (numel_ <= grain)
       range(0, numel_, f);
     else
-      parallel_for(numel_, grain, [this, &f](int64_t begin, int64_t end) { range(begin, end, f); });
+      parallel_for_short(numel_, grain, [this, &f](int64_t begin, int64_t end) { range(begin, end, f); });
   }
 
   /// The same for the elements [begin, end) of the visit, on this thread.

@@ -126,7 +126,7 @@ HWY_EXPORT(squares_f32);
 HWY_EXPORT(squares_f64);
 
 namespace {
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kGrain = 8192;
 }  // namespace
 
 void sgd_step(const Tensor& p, const Tensor& grad, const Tensor& velocity, const SgdStep& options) {
@@ -134,7 +134,7 @@ void sgd_step(const Tensor& p, const Tensor& grad, const Tensor& velocity, const
     T* x = p.data<T>();
     const T* g = grad.data<T>();
     T* v = velocity.defined() ? velocity.data<T>() : nullptr;
-    parallel_for(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for_short(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
       T* part = v ? v + begin : nullptr;
       if constexpr (std::is_same_v<T, double>)
         HWY_DYNAMIC_DISPATCH(sgd_f64)(end - begin, x + begin, g + begin, part, options);
@@ -151,7 +151,7 @@ void adam_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const
     const T* g = grad.data<T>();
     T* m = exp_avg.data<T>();
     T* v = exp_avg_sq.data<T>();
-    parallel_for(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for_short(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
       if constexpr (std::is_same_v<T, double>)
         HWY_DYNAMIC_DISPATCH(adam_f64)(end - begin, x + begin, g + begin, m + begin, v + begin, options);
       else
@@ -165,7 +165,7 @@ void lion_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const
     T* x = p.data<T>();
     const T* g = grad.data<T>();
     T* m = exp_avg.data<T>();
-    parallel_for(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for_short(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
       if constexpr (std::is_same_v<T, double>)
         HWY_DYNAMIC_DISPATCH(lion_f64)(end - begin, x + begin, g + begin, m + begin, options);
       else

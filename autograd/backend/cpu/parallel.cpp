@@ -1,6 +1,7 @@
 #include <regard/autograd/backend/cpu/parallel.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -125,6 +126,8 @@ int num_threads() {
 namespace cpu_backend {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 thread_local bool inside_region = false;
 std::atomic<int64_t> regions_started{0};
 
@@ -138,24 +141,24 @@ struct Job {
   detail::ChunkFunction function;
   void* context;
   int64_t count, grain, chunks;
-  std::atomic<int64_t> next{0};  // the next chunk to hand out
+  // Chunks handed out from the front, to the caller, and from the back, to workers: what one loop leaves in a thread's
+  // cache lies there again for the next one.
+  std::atomic<int64_t> front{0}, back{0}, taken{0};
   std::atomic<bool> failed{false};
-  std::exception_ptr failure{};    // written by the thread that set `failed`
-  std::atomic<int64_t> inside{0};  // workers at it; each one's last touch of the job is taking itself off
-  int64_t places = 0;              // how many more workers may join; guarded by the pool's mutex
-  Job* next_job = nullptr;         // the same
+  std::exception_ptr failure{};  // written by the thread that set `failed`
 
   void run_chunk(int64_t chunk) {
     const int64_t begin = chunk * grain;
     function(context, begin, grain < count - begin ? begin + grain : count);
   }
 
-  void run_chunks() {
+  void run_chunks(bool from_front) {
     try {
-      while (!failed.load(std::memory_order_relaxed)) {
-        const int64_t chunk = next.fetch_add(1, std::memory_order_relaxed);
-        if (chunk >= chunks) break;
-        run_chunk(chunk);
+      while (!failed.load(std::memory_order_relaxed) && taken.fetch_add(1, std::memory_order_relaxed) < chunks) {
+        if (from_front)
+          run_chunk(front.fetch_add(1, std::memory_order_relaxed));
+        else
+          run_chunk(chunks - 1 - back.fetch_add(1, std::memory_order_relaxed));
       }
     } catch (...) {
       if (!failed.exchange(true, std::memory_order_relaxed)) failure = std::current_exception();
@@ -163,30 +166,38 @@ struct Job {
   }
 };
 
-void pause_briefly() {
+void pause_briefly(int times) {
 #if defined(__x86_64__)
-  for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
+  for (int i = 0; i < times; ++i) __builtin_ia32_pause();
+#else
+  (void)times;
 #endif
-  std::this_thread::yield();  // on a busy machine the thread that is waited for may need this very processor
 }
 
 // Waits up to about 100 microseconds: the usual time until the next parallel loop, and more than waking a sleeping
 // thread takes. Longer would take the processor from others for nothing.
 template <class Condition>
 bool becomes_true(const Condition& condition) {
-  using clock = std::chrono::steady_clock;
-  if (condition()) return true;
-  const auto end = clock::now() + std::chrono::microseconds(100);
-  do {
-    pause_briefly();
+  for (int i = 0; i < 64; ++i) {
     if (condition()) return true;
-  } while (clock::now() < end);
+    pause_briefly(2);
+  }
+  const auto end = Clock::now() + std::chrono::microseconds(100);
+  do {
+    pause_briefly(16);
+    if (condition()) return true;
+    std::this_thread::yield();  // on a busy machine the thread that is waited for may need this very processor
+    if (condition()) return true;
+  } while (Clock::now() < end);
   return false;
 }
 
 // Workers join the jobs that callers post. A caller never waits for a worker that has not joined yet: on a machine
 // busy with other programs it does all the chunks itself. (An OpenMP region ends only when every one of its threads
 // has had a turn on a processor, which takes milliseconds there.)
+//
+// Posting, joining and leaving take no lock, so that a loop of a few microseconds can be shared with a worker that is
+// awake. The lock is for falling asleep and waking.
 class Pool {
  public:
   static Pool& instance() {
@@ -194,51 +205,93 @@ class Pool {
     return pool;
   }
 
-  void run(Job& job, int64_t workers) {
-    {
+  void run(Job& job, int64_t workers, bool wake) {
+    if (wake && workers_.load(std::memory_order_relaxed) < workers) start_workers(workers);
+    const int64_t all = workers_.load(), sleeping = sleeping_.load();
+    if (!wake && all <= sleeping && worth_waking(job.chunks)) {
+      wake = true;
+      if (all == 0) start_workers(workers);
+    }
+    const int64_t places = std::min(workers, wake ? workers_.load() : all - sleeping);
+    Slot* slot = places > 0 ? free_slot() : nullptr;
+    if (slot == nullptr) {
+      const Region region;
+      job.run_chunks(true);
+      return;
+    }
+    regions_started.fetch_add(1, std::memory_order_relaxed);
+    slot->job = &job;
+    slot->state.store(static_cast<uint64_t>(places) * one_place);  // who joins reads the job after this
+    open_.fetch_add(1);
+    posts_.fetch_add(1, std::memory_order_relaxed);
+    if (wake && sleeping_.load() > 0) {
       const std::lock_guard lock(mutex_);
-      while (workers_ < workers && start_worker()) {
-      }
-      job.places = std::min(workers, workers_);
-      job.next_job = first_;
-      first_ = &job;
-      places_.fetch_add(job.places, std::memory_order_relaxed);
-      for (int64_t i = 0; i < std::min(job.places, sleeping_); ++i) wake_.notify_one();
+      for (int64_t i = 0; i < std::min(places, sleeping_.load()); ++i) wake_.notify_one();
     }
     {
       const Region region;
-      job.run_chunks();
+      job.run_chunks(true);
     }
-    {
-      const std::lock_guard lock(mutex_);
-      Job** link = &first_;
-      while (*link != &job) link = &(*link)->next_job;
-      *link = job.next_job;
-      places_.fetch_sub(job.places, std::memory_order_relaxed);
+    // Nobody joins from here on.
+    if (slot->state.fetch_and(one_place - 1) >= one_place) open_.fetch_sub(1);
+    const auto done = [slot] { return slot->state.load() == 0; };
+    if (!becomes_true(done)) {
+      std::unique_lock lock(mutex_);
+      waiting_.fetch_add(1);
+      done_.wait(lock, done);
+      waiting_.fetch_sub(1);
     }
-    const auto done = [&job] { return job.inside.load(std::memory_order_acquire) == 0; };
-    if (becomes_true(done)) return;
-    std::unique_lock lock(mutex_);
-    ++waiting_;
-    done_.wait(lock, done);
-    --waiting_;
+    slot->taken.store(false, std::memory_order_release);
   }
 
  private:
+  static constexpr uint64_t one_place = uint64_t{1} << 32;
+  // A job that is shared out: how many more workers may join in the upper half of `state`, and in the lower how many
+  // are at it. One that joined takes itself off with its last touch of the job.
+  struct alignas(64) Slot {
+    std::atomic<bool> taken{false};
+    std::atomic<uint64_t> state{0};
+    Job* job = nullptr;
+  };
+
   Pool() {
 #if defined(__unix__)
     // A child process has no workers: it starts its own.
     pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
                    [] {
                      Pool& pool = instance();
-                     pool.workers_ = pool.sleeping_ = pool.waiting_ = 0;
-                     pool.first_ = nullptr;
-                     pool.places_.store(0);
+                     pool.workers_ = pool.sleeping_ = pool.waiting_ = pool.open_ = 0;
+                     for (Slot& slot : pool.slots_) slot.taken = false, slot.state = 0;
                      new (&pool.wake_) std::condition_variable;
                      new (&pool.done_) std::condition_variable;
                      pool.mutex_.unlock();
                    });
 #endif
+  }
+
+  Slot* free_slot() {
+    for (Slot& slot : slots_)
+      if (!slot.taken.load(std::memory_order_relaxed) && !slot.taken.exchange(true, std::memory_order_acquire))
+        return &slot;
+    return nullptr;  // more callers at once than is sensible: each does its own work
+  }
+
+  // A short loop alone is not worth waking anybody; but hundreds of them in a row, as in the step of a small model,
+  // are. `chunks` of about 2 microseconds were not shared just now.
+  bool worth_waking(int64_t chunks) {
+    const int64_t now = Clock::now().time_since_epoch() / std::chrono::microseconds(1);
+    int64_t missed = missed_.load(std::memory_order_relaxed);
+    if (now - last_missed_.exchange(now, std::memory_order_relaxed) > 200) missed = 0;
+    missed += chunks;
+    const bool enough = missed >= 100;
+    missed_.store(enough ? 0 : missed, std::memory_order_relaxed);
+    return enough;
+  }
+
+  void start_workers(int64_t wanted) {
+    const std::lock_guard lock(mutex_);
+    while (workers_.load() < wanted && start_worker()) {
+    }
   }
 
   // False where the system gives no more threads; there are fewer then, and the results are the same.
@@ -251,7 +304,7 @@ class Pool {
     bool started = true;
     try {
       std::thread([this] { work(); }).detach();
-      ++workers_;
+      workers_.fetch_add(1);
     } catch (const std::system_error&) {
       started = false;
     }
@@ -264,32 +317,51 @@ class Pool {
   void work() {
     inside_region = true;
     for (;;) {
-      const bool posted = becomes_true([this] { return places_.load(std::memory_order_relaxed) > 0; });
-      std::unique_lock lock(mutex_);
-      if (!posted) {
-        ++sleeping_;
-        wake_.wait(lock, [this] { return places_.load(std::memory_order_relaxed) > 0; });
-        --sleeping_;
+      if (!posted_soon()) {
+        std::unique_lock lock(mutex_);
+        sleeping_.fetch_add(1);
+        wake_.wait(lock, [this] { return open_.load() > 0; });
+        sleeping_.fetch_sub(1);
       }
-      Job* job = first_;
-      while (job != nullptr && job->places == 0) job = job->next_job;
-      if (job == nullptr) continue;
-      --job->places;
-      places_.fetch_sub(1, std::memory_order_relaxed);
-      job->inside.fetch_add(1, std::memory_order_relaxed);
-      lock.unlock();
-      job->run_chunks();
-      job->inside.fetch_sub(1, std::memory_order_release);
-      lock.lock();
-      if (waiting_ > 0) done_.notify_all();
+      for (Slot& slot : slots_) {
+        if (!join(slot)) continue;
+        slot.job->run_chunks(false);
+        slot.state.fetch_sub(1);
+        if (waiting_.load() > 0) {
+          const std::lock_guard lock(mutex_);
+          done_.notify_all();
+        }
+      }
     }
   }
 
-  std::mutex mutex_;
+  // Stays awake as long as callers post, even where others are always faster to take the work.
+  bool posted_soon() {
+    int64_t before = 0;
+    do {
+      before = posts_.load(std::memory_order_relaxed);
+      if (becomes_true([this] { return open_.load() > 0; })) return true;
+    } while (posts_.load(std::memory_order_relaxed) != before);
+    return false;
+  }
+
+  bool join(Slot& slot) {
+    uint64_t state = slot.state.load();
+    while (state >= one_place) {
+      if (!slot.state.compare_exchange_weak(state, state - one_place + 1)) continue;
+      if (state < 2 * one_place) open_.fetch_sub(1);  // the last place
+      return true;
+    }
+    return false;
+  }
+
+  std::array<Slot, 16> slots_;
+  alignas(64) std::atomic<int64_t> open_{0};  // slots that have places left
+  std::atomic<int64_t> posts_{0};             // how many there were
+  alignas(64) std::mutex mutex_;
   std::condition_variable wake_, done_;
-  Job* first_ = nullptr;
-  std::atomic<int64_t> places_{0};  // of all jobs
-  int64_t workers_ = 0, sleeping_ = 0, waiting_ = 0;
+  std::atomic<int64_t> workers_{0}, sleeping_{0}, waiting_{0};
+  std::atomic<int64_t> missed_{0}, last_missed_{0};
 };
 
 }  // namespace
@@ -300,17 +372,18 @@ int64_t parallel_regions_started() { return regions_started.load(std::memory_ord
 
 namespace detail {
 
-void parallel_for(int64_t count, int64_t grain, ChunkFunction function, void* context) {
+void parallel_for(int64_t count, int64_t grain, bool wake, ChunkFunction function, void* context) {
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);
-  Job job{function, context, count, grain, count / grain + (count % grain != 0)};
-  const int64_t threads = job.chunks == 1 || inside_region ? 1 : std::min<int64_t>(num_threads(), job.chunks);
+  const int64_t chunks = count / grain + (count % grain != 0);
+  const int64_t threads = chunks == 1 || inside_region ? 1 : std::min<int64_t>(num_threads(), chunks);
   if (threads == 1) {
-    for (int64_t chunk = 0; chunk < job.chunks; ++chunk) job.run_chunk(chunk);
+    for (int64_t begin = 0; begin < count; begin += grain)
+      function(context, begin, grain < count - begin ? begin + grain : count);
     return;
   }
-  regions_started.fetch_add(1, std::memory_order_relaxed);
-  Pool::instance().run(job, threads - 1);
+  Job job{function, context, count, grain, chunks};
+  Pool::instance().run(job, threads - 1, wake);
   if (job.failure) std::rethrow_exception(job.failure);
 }
 

@@ -16,7 +16,15 @@ int64_t parallel_regions_started();
 
 namespace detail {
 using ChunkFunction = void (*)(void* context, int64_t begin, int64_t end);
-void parallel_for(int64_t count, int64_t grain, ChunkFunction function, void* context);
+void parallel_for(int64_t count, int64_t grain, bool wake, ChunkFunction function, void* context);
+
+template <class F>
+void share(int64_t count, int64_t grain, bool wake, F& f) {
+  parallel_for(
+      count, grain, wake,
+      [](void* context, int64_t begin, int64_t end) { (*static_cast<std::remove_const_t<F>*>(context))(begin, end); },
+      const_cast<std::remove_const_t<F>*>(std::addressof(f)));
+}
 }  // namespace detail
 
 /// Calls f(begin, end) over [0, count) in chunks of exactly `grain` (the last may be shorter; a grain below 1 counts
@@ -26,10 +34,20 @@ void parallel_for(int64_t count, int64_t grain, ChunkFunction function, void* co
 /// first, if several). Nothing is allocated. Threads of the user's own may call it at the same time.
 template <class F>
 void parallel_for(int64_t count, int64_t grain, F&& f) {
-  using Function = std::remove_reference_t<F>;
-  detail::parallel_for(
-      count, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<Function*>(context))(begin, end); },
-      const_cast<std::remove_const_t<Function>*>(std::addressof(f)));
+  detail::share(count, grain, true, f);
+}
+
+/// The same for short chunks, of about 2 microseconds or more each. Threads that are awake, because a loop before this
+/// one has just ended, take part at little cost; sleeping ones are woken only where `wake`, which is for loops of more
+/// than about 20 microseconds, or where many short loops follow one another closely.
+template <class F>
+void parallel_for_short(int64_t count, int64_t grain, bool wake, F&& f) {
+  detail::share(count, grain, wake, f);
+}
+/// Wakes for at least ten chunks.
+template <class F>
+void parallel_for_short(int64_t count, int64_t grain, F&& f) {
+  detail::share(count, grain, grain > 0 && count / 10 >= grain, f);
 }
 
 }  // namespace regard::cpu_backend

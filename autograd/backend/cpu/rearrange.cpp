@@ -30,7 +30,7 @@ void triangle(const Tensor& y, const Tensor& a, int64_t diagonal, bool upper) {
     T* const to_first = reinterpret_cast<T*>(first_byte(y));
     const T* const from_first = reinterpret_cast<const T*>(first_byte(a));
     const int64_t all_rows = shape.numel() / columns;
-    parallel_for(all_rows, std::max<int64_t>(1, cheap_grain / columns), [&](int64_t begin, int64_t end) {
+    parallel_for_short(all_rows, std::max<int64_t>(1, cheap_grain / columns), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         T* to = to_first;
         const T* from = from_first;

@@ -12,7 +12,7 @@ namespace regard::cpu_backend {
 
 namespace {
 
-constexpr int64_t chunk_elements = 32768;  // what a thread takes at a time
+constexpr int64_t chunk_elements = 16384;  // what a thread takes at a time
 constexpr int64_t segment = 16384;         // longest piece of a row folded in one go
 constexpr int64_t column_block = 512;      // columns whose totals are kept close at hand
 
@@ -148,10 +148,10 @@ void reduce_columns(const ReductionPlan& plan, const T* a, const Target<Out>& y)
       for (int64_t c = 0; c < width; ++c) y.write(output + c * kept.output[kept.count - 1], totals[c]);
   };
   const int64_t work = std::max<int64_t>(1, block_rows * std::min(columns, column_block));
-  parallel_for(outer * row_blocks * column_blocks, std::max<int64_t>(1, chunk_elements / work),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) task(i);
-               });
+  parallel_for_short(outer * row_blocks * column_blocks, std::max<int64_t>(1, chunk_elements / work),
+                     [&](int64_t begin, int64_t end) {
+                       for (int64_t i = begin; i < end; ++i) task(i);
+                     });
   if (row_blocks == 1) return;
   for (int64_t at = 0; at < outer; ++at) {
     int64_t input = 0, output = 0;
@@ -193,22 +193,22 @@ void reduce_rows(const ReductionPlan& plan, const T* a, const Target<Out>& y) {
     for (int64_t i = 0; i < outputs; ++i) {
       int64_t input = 0, output = 0;
       kept.locate(i, kept.count, input, output);
-      parallel_for(pieces, grain,
-                   [&](int64_t begin, int64_t end) { parts[begin / grain] = fold(a + input, begin, end); });
+      parallel_for_short(pieces, grain,
+                         [&](int64_t begin, int64_t end) { parts[begin / grain] = fold(a + input, begin, end); });
       Accumulator total = parts[0];
       for (size_t k = 1; k < parts.size(); ++k) total = Op::join(total, parts[k]);
       y.write(output, total);
     }
     return;
   }
-  parallel_for(outputs, std::max<int64_t>(1, chunk_elements / std::max<int64_t>(1, length)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   int64_t input = 0, output = 0;
-                   kept.locate(i, kept.count, input, output);
-                   y.write(output, fold(a + input, 0, pieces));
-                 }
-               });
+  parallel_for_short(outputs, std::max<int64_t>(1, chunk_elements / std::max<int64_t>(1, length)),
+                     [&](int64_t begin, int64_t end) {
+                       for (int64_t i = begin; i < end; ++i) {
+                         int64_t input = 0, output = 0;
+                         kept.locate(i, kept.count, input, output);
+                         y.write(output, fold(a + input, 0, pieces));
+                       }
+                     });
 }
 
 template <class Op, class T, class Out>

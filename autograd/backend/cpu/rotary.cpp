@@ -48,7 +48,7 @@ void rotate(const Tensor& y, const Tensor& x, const Tensor& cosines, const Tenso
     const auto* from = static_cast<const T*>(x.raw_data());
     auto* to = static_cast<T*>(y.raw_data());
     const auto *cosine = static_cast<const T*>(cosines.raw_data()), *sine = static_cast<const T*>(sines.raw_data());
-    parallel_for(rows, std::max<int64_t>(cheap_grain / (2 * width), 1), [&](int64_t begin, int64_t end) {
+    parallel_for_short(rows, std::max<int64_t>(cheap_grain / (2 * width), 1), [&](int64_t begin, int64_t end) {
       std::array<int64_t, Shape::max_dims> at{};
       int64_t x_at = 0, y_at = 0, rest = begin;
       for (int64_t d = dims - 2; d >= 0; --d) {

@@ -18,7 +18,7 @@ int64_t outputs_a_chunk(int64_t length) { return std::max<int64_t>(1, chunk_elem
 // Calls f(first element, output offset) for every output, on threads.
 template <class T, class F>
 void each_output(const ReductionPlan& plan, const T* a, F f) {
-  parallel_for(plan.kept.numel(), outputs_a_chunk(plan.reduced.numel()), [&](int64_t begin, int64_t end) {
+  parallel_for_short(plan.kept.numel(), outputs_a_chunk(plan.reduced.numel()), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t input = 0, output = 0;
       plan.kept.locate(i, plan.kept.count, input, output);
@@ -55,7 +55,7 @@ void extreme_as(bool maximum, const Tensor& values, const Tensor& indices, const
     }
     return best;
   };
-  parallel_for(rows, outputs_a_chunk(length), [&](int64_t begin, int64_t end) {
+  parallel_for_short(rows, outputs_a_chunk(length), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t rest = i, input = 0, index_offset = 0, value_offset = 0;
       for (int64_t d = a.dim() - 1; d >= 0; --d) {
