@@ -79,6 +79,9 @@ enum class GeluApproximation : uint8_t { none, tanh };
 /// x Phi(x) exactly, or its tanh approximation (what GPT-2's family uses). Hendrycks and Gimpel, 2016.
 Tensor gelu(const Tensor& x, GeluApproximation approximation = GeluApproximation::none);
 Tensor silu(const Tensor& x);  ///< x sigmoid(x)
+enum class Activation : uint8_t { relu, gelu, gelu_tanh, silu };
+/// One of these by name.
+Tensor activate(const Tensor& x, Activation activation);
 
 // ---- Comparisons and logic (ops/compare.cpp): boolean results, no derivative
 Tensor operator==(const Tensor& a, const Tensor& b);
@@ -190,6 +193,11 @@ Tensor one_hot(const Tensor& ids, int64_t classes = -1);  ///< i64; -1: the larg
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x [..., in] times weight [out, in] transposed, plus bias [out] (may be undefined).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+/// linear(activation(linear(x, up, up_bias)), down, down_bias), plus residual: the feed-forward network of a
+/// transformer as one op. Biases and the residual, of the result's shape, may be undefined. The same bits as the ops
+/// one by one; what comes after the activation is computed anew in backward where it is large.
+Tensor feed_forward(const Tensor& x, const Tensor& up, const Tensor& up_bias, const Tensor& down,
+                    const Tensor& down_bias, Activation activation, const Tensor& residual = {});
 
 // ---- Softmax and normalisation (ops/softmax.cpp, ops/norm.cpp)
 Tensor softmax(const Tensor& x, int64_t dim);

@@ -259,6 +259,7 @@ struct LeafState {
   std::vector<std::pair<uint64_t, GradHook>> hooks;
   std::vector<std::pair<uint64_t, AccumulateHook>> accumulate_hooks;
   Listing listing = Listing::plain;
+  bool stepped_in_backward = false;  // an optimizer steps it there, and frees its gradient
 };
 
 /// The state behind a Tensor handle. Users of the library have no need of it.
@@ -378,5 +379,7 @@ void check_integer(const char* op, const char* argument, const Tensor& x);
 void check_same_device(const char* op, const Tensor& a, const Tensor& b);
 /// In-place writes: a GraphError where the graph forbids them, a ValueError where elements alias.
 void check_writable(const char* op, const Tensor& x);
+/// Whether several elements may lie in one place, as in what expand() gives.
+bool repeats_elements(const Tensor& x);
 
 }  // namespace regard

@@ -2,20 +2,6 @@
 
 namespace regard::layers {
 
-Tensor activate(const Tensor& x, Activation activation) {
-  switch (activation) {
-    case Activation::relu:
-      return relu(x);
-    case Activation::gelu:
-      return gelu(x);
-    case Activation::gelu_tanh:
-      return gelu(x, GeluApproximation::tanh);
-    case Activation::silu:
-      return silu(x);
-  }
-  return x;
-}
-
 const char* to_string(Activation activation) {
   switch (activation) {
     case Activation::relu:

@@ -6,10 +6,9 @@
 
 namespace regard::layers {
 
-enum class Activation : uint8_t { relu, gelu, gelu_tanh, silu };
+using regard::activate;
+using regard::Activation;
 
-/// x through `activation`.
-Tensor activate(const Tensor& x, Activation activation);
 const char* to_string(Activation activation);
 
 struct ReLU : Layer {

@@ -12,6 +12,8 @@ struct Dropout : Layer {
 
   explicit Dropout(double p = 0.5);
   Tensor operator()(const Tensor& x) const;
+  /// Whether it changes what it is given.
+  bool active() const { return p > 0 && is_training(); }
   void members(Members&) override {}
   std::string describe() const override;
 };

@@ -38,12 +38,14 @@ TransformerEncoderLayer::TransformerEncoderLayer(int64_t width, int64_t num_head
 
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {
   LayerScope scope(*this);
-  return finish(x, attention(norm_first ? norm1(x) : x, masks));
+  const Tensor attended = attention(norm_first ? norm1(x) : x, masks);  // norm1's output is gone after this
+  return finish(x, attended);
 }
 
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, KeyValueCache& cache, const AttentionMasks& masks) const {
   LayerScope scope(*this);
-  return finish(x, attention(norm_first ? norm1(x) : x, cache, masks));
+  const Tensor attended = attention(norm_first ? norm1(x) : x, cache, masks);
+  return finish(x, attended);
 }
 
 std::pair<Tensor, Tensor> TransformerEncoderLayer::forward_with_weights(const Tensor& x,
@@ -57,10 +59,14 @@ std::pair<Tensor, Tensor> TransformerEncoderLayer::forward_with_weights(const Te
 Tensor TransformerEncoderLayer::finish(const Tensor& x, const Tensor& attended) const {
   if (norm_first) {
     Tensor y = x + drop(attended);
-    return y + drop(feed_forward(norm2(y)));
+    return add_branch(y, norm2(y));
   }
   Tensor y = norm1(x + drop(attended));
-  return norm2(y + drop(feed_forward(y)));
+  return norm2(add_branch(y, y));
+}
+
+Tensor TransformerEncoderLayer::add_branch(const Tensor& y, const Tensor& in) const {
+  return drop.active() ? y + drop(feed_forward(in)) : feed_forward.add_to(y, in);
 }
 
 void TransformerEncoderLayer::members(Members& m) {
@@ -101,11 +107,11 @@ Tensor TransformerDecoderLayer::run(const Tensor& x, const Self& attend, const C
   if (norm_first) {
     Tensor y = x + drop(attend(norm1(x)));
     y = y + drop(cross(norm2(y)));
-    return y + drop(feed_forward(norm3(y)));
+    return add_branch(y, norm3(y));
   }
   Tensor y = norm1(x + drop(attend(x)));
   y = norm2(y + drop(cross(y)));
-  return norm3(y + drop(feed_forward(y)));
+  return norm3(add_branch(y, y));
 }
 
 Tensor TransformerDecoderLayer::operator()(const Tensor& x, const Tensor& memory, const DecoderMasks& masks) const {
@@ -141,6 +147,10 @@ std::pair<Tensor, Tensor> TransformerDecoderLayer::forward_with_weights(const Te
         return attended.first;
       });
   return {y, weights};
+}
+
+Tensor TransformerDecoderLayer::add_branch(const Tensor& y, const Tensor& in) const {
+  return drop.active() ? y + drop(feed_forward(in)) : feed_forward.add_to(y, in);
 }
 
 void TransformerDecoderLayer::members(Members& m) {

@@ -42,6 +42,7 @@ struct TransformerEncoderLayer : Layer {
 
  private:
   Tensor finish(const Tensor& x, const Tensor& attended) const;
+  Tensor add_branch(const Tensor& y, const Tensor& in) const;  // y + drop(feed_forward(in))
 };
 
 /// Masks of a decoder layer's two attentions.
@@ -90,6 +91,7 @@ struct TransformerDecoderLayer : Layer {
  private:
   template <class Self, class Cross>
   Tensor run(const Tensor& x, const Self& attend, const Cross& cross) const;
+  Tensor add_branch(const Tensor& y, const Tensor& in) const;  // y + drop(feed_forward(in))
 };
 
 }  // namespace regard::layers

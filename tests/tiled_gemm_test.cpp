@@ -12,9 +12,17 @@
 
 using regard::cpu_backend::gemm;
 using regard::cpu_backend::Matrix;
-using regard::cpu_backend::tiled_gemm;
+using regard::cpu_backend::Product;
 
 namespace {
+
+template <class T>
+void multiply(int64_t m, int64_t n, int64_t k, T alpha, Matrix<const T> a, Matrix<const T> b, T beta, Matrix<T> c,
+              bool dots) {
+  const auto& functions = regard::cpu_backend::tiled_gemm(T());
+  const Matrix<const T> d{c.data, c.row_stride, c.column_stride};
+  (dots ? functions.multiply_by_dots : functions.multiply)(Product<T>{m, n, k, alpha, a, b, beta, d, c, nullptr});
+}
 
 // Highway picks its kernels anew as if the processor had this instruction set and no better one.
 struct InstructionSet {
@@ -73,7 +81,7 @@ bool product_is_exact(int64_t m, int64_t n, int64_t k, Layout a_layout, Layout b
       for (int64_t j = 0; j < n; ++j) c.at(i, j) = std::numeric_limits<T>::quiet_NaN();
     }
   }
-  tiled_gemm(m, n, k, T(2), a.read(), b.read(), beta, c.write(), dots);
+  multiply(m, n, k, T(2), a.read(), b.read(), beta, c.write(), dots);
   if (std::memcmp(c.memory.data(), expected.memory.data(), c.memory.size() * sizeof(T)) == 0) return true;
   for (size_t i = 0; i < c.memory.size(); ++i) {
     if (c.memory[i] == expected.memory[i]) continue;  // -0 is 0
@@ -110,10 +118,11 @@ TEMPLATE_TEST_CASE("GEMM tiles at sizes around the tile's and the vector's", "[g
 
 TEMPLATE_TEST_CASE("GEMM tiles at sizes around the blocks of rows, columns and k", "[gemm]", float, double) {
   std::mt19937 random(12);
-  const int64_t shapes[][3] = {{13, 40, 383}, {13, 40, 384},  {13, 40, 385},  {5, 33, 769},   {119, 70, 9},
-                               {120, 70, 9},  {121, 70, 9},   {239, 66, 5},   {240, 66, 5},   {241, 66, 5},
-                               {481, 35, 7},  {15, 1023, 3},  {15, 1025, 3},  {250, 1060, 2}, {245, 70, 400},
-                               {40, 96, 512}, {40, 160, 512}, {260, 140, 512}};
+  const int64_t shapes[][3] = {{13, 40, 383},  {13, 40, 384},  {13, 40, 385},  {5, 33, 769},   {9, 40, 511},
+                               {9, 40, 512},   {9, 40, 513},   {9, 40, 1025},  {119, 70, 9},   {120, 70, 9},
+                               {121, 70, 9},   {239, 66, 5},   {240, 66, 5},   {241, 66, 5},   {481, 35, 7},
+                               {15, 1023, 3},  {15, 1025, 3},  {250, 1060, 2}, {245, 70, 400}, {40, 96, 512},
+                               {40, 160, 512}, {260, 140, 512}};
   for (const int64_t set : instruction_sets()) {
     const InstructionSet scope(set);
     int wrong = 0;
@@ -159,12 +168,12 @@ TEMPLATE_TEST_CASE("a piece of a GEMM has the bits of the whole", "[gemm]", floa
     for (TestType& element : a.memory) element = static_cast<TestType>(uniform(random));
     for (TestType& element : b.memory) element = static_cast<TestType>(uniform(random));
     Stored<TestType> parts = whole;
-    tiled_gemm(m, n, k, TestType(1), a.read(), b.read(), TestType(0.5), whole.write(), false);
+    multiply(m, n, k, TestType(1), a.read(), b.read(), TestType(0.5), whole.write(), false);
     for (int64_t i = 0; i < m; i += 25) {
       for (int64_t j = 0; j < n; j += 29) {
-        tiled_gemm(std::min<int64_t>(25, m - i), std::min<int64_t>(29, n - j), k, TestType(1),
-                   a.read().offset_by(i * a.row_stride), b.read().offset_by(j * b.column_stride), TestType(0.5),
-                   parts.write().offset_by(i * parts.row_stride + j * parts.column_stride), false);
+        multiply(std::min<int64_t>(25, m - i), std::min<int64_t>(29, n - j), k, TestType(1),
+                 a.read().offset_by(i * a.row_stride), b.read().offset_by(j * b.column_stride), TestType(0.5),
+                 parts.write().offset_by(i * parts.row_stride + j * parts.column_stride), false);
       }
     }
     CHECK(std::memcmp(whole.memory.data(), parts.memory.data(), whole.memory.size() * sizeof(TestType)) == 0);

@@ -79,6 +79,20 @@ struct GemmBatch {
   const int64_t* c = nullptr;
 };
 
+/// What is done to a product c while it is in the cache, in this order; each may be left out. Matrices lie as c does:
+/// [m, n], dense.
+struct GemmEpilogue {
+  const void* bias = nullptr;  ///< [n]: is added to every row, before the product
+  int64_t bias_stride = 1;
+  void* before = nullptr;                        ///< gets what c is before the activation
+  std::optional<UnaryOp> activation = {};        ///< c = activation(c)
+  std::optional<BinaryOp> activation_grad = {};  ///< c = activation_grad(x, c): one of the *_grad rows
+  const void* x = nullptr;                       ///< what activation_grad takes beside the gradient
+  std::optional<UnaryOp> activation_again = {};  ///< of x, into `activated`
+  void* activated = nullptr;
+  const void* residual = nullptr;  ///< c = residual + c
+};
+
 /// One step of SGD on one parameter. Sutskever et al., 2013, as PyTorch does it.
 struct SgdStep {
   double lr, momentum, dampening, weight_decay;
@@ -174,6 +188,9 @@ struct Kernels {
   void (*gemm)(DType dtype, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t a_row,
                int64_t a_column, const void* b, int64_t b_row, int64_t b_column, double beta, void* c, int64_t c_row,
                int64_t c_column, const GemmBatch& batch);
+  /// c = a b [m, n], dense, with an epilogue: the bits are those of one op after the other.
+  void (*gemm_epilogue)(DType dtype, int64_t m, int64_t n, int64_t k, const void* a, int64_t a_row, int64_t a_column,
+                        const void* b, int64_t b_row, int64_t b_column, void* c, const GemmEpilogue& epilogue);
 
   // ---- Attention: y = dropout(softmax(scale q k^T + mask)) v without the weights in memory
   /// q [N, H, L, D], k [N, Hkv, S, D], v [N, Hkv, S, Dv], any strides, head h of q over head h / (H / Hkv) of k and v;
@@ -183,7 +200,10 @@ struct Kernels {
   /// inverse of the sum of exponentials, 0 for rows with nothing to attend to.
   void (*attention)(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                     const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
-  /// The gradients of q, k and v, their last dimension dense; each may be undefined: not wanted.
+  /// Of each row the sum of dy y, [N, H, L], dense; the last dimension of dy and y is dense.
+  void (*attention_delta)(const Tensor& delta, const Tensor& dy, const Tensor& y);
+  /// The gradients of q, k and v, their last dimension dense; each may be undefined: not wanted. Each may be the tensor
+  /// itself of which it is the gradient, written over. y may be attention_delta()'s result in place of the output.
   void (*attention_grad)(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
                          const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                          const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
@@ -215,5 +235,11 @@ struct Kernels {
 /// The table of a device.
 const Kernels& kernels(Device device);
 inline const Kernels& kernels(const Tensor& x) { return kernels(x.device()); }
+
+/// The device's own, whatever stands in for it.
+const Kernels& own_kernels(Device device);
+/// Lets another table stand in for the CPU's own, from now on and on all threads; null ends it. For the Profiler, whose
+/// table calls the originals.
+void use_kernels(const Kernels* table);
 
 }  // namespace regard

@@ -5,6 +5,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/activation_grad.hpp>
 #include <regard/autograd/ops/promote.hpp>
 #include <regard/autograd/ops/unary_values.hpp>
 
@@ -12,9 +13,10 @@ namespace regard {
 
 namespace {
 
-// g times the activation's derivative, from its input or output x.
+// g times the activation's derivative, from its input or output x. Written over g where nobody else holds it: no caller
+// reads g after this.
 Tensor compute_grad(BinaryOp op, const Tensor& x, const Tensor& g) {
-  Tensor dx = empty_like(x);
+  Tensor dx = reuse(g, x);
   kernels(x).binary(op, dx, x, g);
   return dx;
 }
@@ -122,15 +124,60 @@ Tensor relu(const Tensor& x) {
 
 Tensor gelu(const Tensor& x, GeluApproximation approximation) {
   if (approximation == GeluApproximation::tanh)
-    return record("gelu", unary_values("gelu", UnaryOp::gelu_tanh, x), inputs(x), saved(x),
-                  [](const Saved& s, const Tensor& g) { return Grads{gelu_tanh_grad(s[0], g)}; });
-  return record("gelu", unary_values("gelu", UnaryOp::gelu, x), inputs(x), saved(x),
-                [](const Saved& s, const Tensor& g) { return Grads{gelu_grad(s[0], g)}; });
+    return record_recomputable(
+        "gelu", unary_values("gelu", UnaryOp::gelu_tanh, x), inputs(x), saved(x),
+        [](const Saved& s, const Tensor& g) { return Grads{gelu_tanh_grad(s[0], g)}; },
+        [](const Saved& s) { return unary_values("gelu", UnaryOp::gelu_tanh, s[0]); });
+  return record_recomputable(
+      "gelu", unary_values("gelu", UnaryOp::gelu, x), inputs(x), saved(x),
+      [](const Saved& s, const Tensor& g) { return Grads{gelu_grad(s[0], g)}; },
+      [](const Saved& s) { return unary_values("gelu", UnaryOp::gelu, s[0]); });
 }
 
 Tensor silu(const Tensor& x) {
-  return record("silu", unary_values("silu", UnaryOp::silu, x), inputs(x), saved(x),
-                [](const Saved& s, const Tensor& g) { return Grads{silu_grad(s[0], g)}; });
+  return record_recomputable(
+      "silu", unary_values("silu", UnaryOp::silu, x), inputs(x), saved(x),
+      [](const Saved& s, const Tensor& g) { return Grads{silu_grad(s[0], g)}; },
+      [](const Saved& s) { return unary_values("silu", UnaryOp::silu, s[0]); });
+}
+
+Tensor activate(const Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return relu(x);
+    case Activation::gelu:
+      return gelu(x);
+    case Activation::gelu_tanh:
+      return gelu(x, GeluApproximation::tanh);
+    case Activation::silu:
+      break;
+  }
+  return silu(x);
+}
+
+UnaryOp activation_kernel(Activation activation) {
+  constexpr UnaryOp kernels[] = {UnaryOp::relu, UnaryOp::gelu, UnaryOp::gelu_tanh, UnaryOp::silu};
+  return kernels[static_cast<size_t>(activation)];
+}
+
+BinaryOp activation_grad_kernel(Activation activation) {
+  constexpr BinaryOp kernels[] = {BinaryOp::relu_grad_y, BinaryOp::gelu_grad_x, BinaryOp::gelu_tanh_grad_x,
+                                  BinaryOp::silu_grad_x};
+  return kernels[static_cast<size_t>(activation)];
+}
+
+Tensor activation_grad(Activation activation, const Tensor& x, const Tensor& g) {
+  switch (activation) {
+    case Activation::relu:
+      return relu_grad(x, g);  // positive where its output is
+    case Activation::gelu:
+      return gelu_grad(x, g);
+    case Activation::gelu_tanh:
+      return gelu_tanh_grad(x, g);
+    case Activation::silu:
+      break;
+  }
+  return silu_grad(x, g);
 }
 
 }  // namespace regard

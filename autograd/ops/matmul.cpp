@@ -7,6 +7,7 @@
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/linear_common.hpp>
 
 namespace regard {
 
@@ -36,8 +37,9 @@ Offsets batch_offsets(const Shape& batch, const Strides& strides) {
   return offsets;
 }
 
-/// y = a b + beta y. a [..., m, k] and b [..., k, n] have at least two dimensions, y [batch, m, n] is dense.
-void multiply(const Tensor& y, const Tensor& a, const Tensor& b, double beta) {
+/// y = a b + bias, which is [n] or undefined. a [..., m, k] and b [..., k, n] have at least two dimensions,
+/// y [batch, m, n] is dense.
+void multiply(const Tensor& y, const Tensor& a, const Tensor& b, const Tensor& bias) {
   int64_t k = a.shape().back(), n = b.shape().back();
   int64_t m = a.size(-2), a_row = a.strides()[a.dim() - 2];
   Shape batch = y.shape();
@@ -62,6 +64,17 @@ void multiply(const Tensor& y, const Tensor& a, const Tensor& b, double beta) {
     b_batch.erase(last);
   }
 
+  if (bias.defined() && batch.empty()) {
+    GemmEpilogue epilogue{.bias = bias.raw_data(), .bias_stride = bias.strides()[0]};
+    kernels(y).gemm_epilogue(y.dtype(), m, n, k, a.raw_data(), a_row, a.strides().back(), b.raw_data(),
+                             b.strides()[b.dim() - 2], b.strides().back(), y.raw_data(), epilogue);
+    return;
+  }
+  if (bias.defined()) {
+    Strides repeated = Shape::filled(y.dim(), 0);
+    repeated[y.dim() - 1] = bias.strides()[0];
+    kernels(y).copy(y, make_view(bias, y.shape(), repeated, bias.storage_offset()));
+  }
   Strides c_batch = contiguous_strides(batch);
   for (int64_t& stride : c_batch) stride *= m * n;
   Offsets a_offsets = batch_offsets(batch, a_batch);
@@ -69,7 +82,7 @@ void multiply(const Tensor& y, const Tensor& a, const Tensor& b, double beta) {
   Offsets c_offsets = batch_offsets(batch, c_batch);
   GemmBatch list{batch.numel(), a_offsets.data(), b_offsets.data(), c_offsets.data()};
   kernels(y).gemm(y.dtype(), m, n, k, 1, a.raw_data(), a_row, a.strides().back(), b.raw_data(),
-                  b.strides()[b.dim() - 2], b.strides().back(), beta, y.raw_data(), n, 1, list);
+                  b.strides()[b.dim() - 2], b.strides().back(), bias.defined() ? 1 : 0, y.raw_data(), n, 1, list);
 }
 
 void check_operands(const char* op, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b) {
@@ -88,7 +101,8 @@ Shape without_matrix(Shape shape) {
   return shape;
 }
 
-/// x as [rows, its last size].
+}  // namespace
+
 Tensor as_rows(const Tensor& x) {
   if (x.dim() == 2) return x;
   int64_t rows = 1;
@@ -96,29 +110,47 @@ Tensor as_rows(const Tensor& x) {
   return reshape(x, {rows, x.shape().back()});
 }
 
+namespace {
+
 /// Both with at least two dimensions, checked.
 Tensor matrix_product(const Tensor& a, const Tensor& b) {
   Shape shape = broadcast_shapes("matmul", without_matrix(a.shape()), without_matrix(b.shape()));
   shape.push_back(a.size(-2));
   shape.push_back(b.size(-1));
   Tensor y = empty(shape, TensorOptions(a.dtype(), a.device()));
-  multiply(y, a, b, 0);
+  multiply(y, a, b, {});
   return record("matmul", y, inputs(a, b), saved(a, b), [](const Saved& s, const Tensor& g) {
     Grads grads(2);
-    if (s.needs(0)) grads[0] = matmul(g, transpose(s[1], -2, -1));
-    if (s.needs(1)) {
-      Tensor left = s[0];
+    const Tensor b = s[1];
+    if (s.needs(1)) {  // first: the left operand is free afterwards
+      const Tensor left = s.take(0);
       // One b for all of the batch: a single product over all rows, not one a batch entry and their sum.
-      if (const Shape& b_shape = s[1].shape(); without_matrix(b_shape).numel() == 1 && left.dim() >= b_shape.dim())
-        grads[1] = reshape(matmul(transpose(as_rows(left), 0, 1), as_rows(g)), b_shape);
+      if (without_matrix(b.shape()).numel() == 1 && left.dim() >= b.dim())
+        grads[1] = reshape(matmul(transpose(as_rows(left), 0, 1), as_rows(g)), b.shape());
       else
         grads[1] = matmul(transpose(left, -2, -1), g);
     }
+    if (s.needs(0)) grads[0] = matmul(g, transpose(b, -2, -1));
     return grads;
   });
 }
 
 }  // namespace
+
+void check_linear(const char* op, const Tensor& x, const char* weight_name, const Tensor& weight, const char* bias_name,
+                  const Tensor& bias) {
+  check_operands(op, "input", x, weight_name, weight);
+  check<ShapeError>(weight.dim() == 2, op, weight_name, " ", weight.shape(), ": should be [out, in]");
+  check<ShapeError>(x.dim() > 0, op, "input ", x.shape(), " and ", weight_name, " ", weight.shape(),
+                    ": the input should be [..., ", weight.size(1), "]");
+  check<ShapeError>(x.size(-1) == weight.size(1), op, "input ", x.shape(), " and ", weight_name, " ", weight.shape(),
+                    ": the input's last dimension ", x.size(-1), " should be ", weight.size(1));
+  if (bias.defined()) {
+    check_operands(op, "input", x, bias_name, bias);
+    check<ShapeError>(bias.shape() == Shape{weight.size(0)}, op, bias_name, " ", bias.shape(), " and ", weight_name,
+                      " ", weight.shape(), ": the bias should be [", weight.size(0), "]");
+  }
+}
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check_operands("matmul", "a", a, "b", b);
@@ -141,17 +173,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  check_operands("linear", "input", x, "weight", weight);
-  check<ShapeError>(weight.dim() == 2, "linear", "weight ", weight.shape(), ": should be [out, in]");
-  check<ShapeError>(x.dim() > 0, "linear", "input ", x.shape(), " and weight ", weight.shape(),
-                    ": the input should be [..., ", weight.size(1), "]");
-  check<ShapeError>(x.size(-1) == weight.size(1), "linear", "input ", x.shape(), " and weight ", weight.shape(),
-                    ": the input's last dimension ", x.size(-1), " should be ", weight.size(1));
-  if (bias.defined()) {
-    check_operands("linear", "input", x, "bias", bias);
-    check<ShapeError>(bias.shape() == Shape{weight.size(0)}, "linear", "bias ", bias.shape(), " and weight ",
-                      weight.shape(), ": the bias should be [", weight.size(0), "]");
-  }
+  check_linear("linear", x, "weight", weight, "bias", bias);
 
   Shape shape = x.shape();
   shape[shape.dim() - 1] = weight.size(0);
@@ -161,22 +183,17 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Tensor result = x.dim() > 1 ? y : make_view(y, {1, y.size(0)}, {y.size(0), 1}, 0);
   Tensor columns = make_view(weight, {weight.size(1), weight.size(0)}, {weight.strides()[1], weight.strides()[0]},
                              weight.storage_offset());
-  if (bias.defined()) {
-    Strides repeated = Shape::filled(shape.dim(), 0);
-    repeated[shape.dim() - 1] = bias.strides()[0];
-    kernels(y).copy(y, make_view(bias, shape, repeated, bias.storage_offset()));
-  }
-  multiply(result, rows, columns, bias.defined() ? 1 : 0);
+  multiply(result, rows, columns, bias);
 
   return record("linear", y, inputs(x, weight, bias), saved(x, weight), [](const Saved& s, const Tensor& g) {
     Grads grads(3);
-    if (s.needs(0)) grads[0] = matmul(g, s[1]);
-    if (s.needs(1)) {
-      Tensor input = s[0];
+    if (s.needs(1)) {  // first: the input is free afterwards
+      const Tensor input = s.take(0);
       grads[1] = input.dim() > 1 ? matmul(transpose(as_rows(g), 0, 1), as_rows(input))
                                  : matmul(unsqueeze(g, 1), unsqueeze(input, 0));
     }
     if (s.needs(2)) grads[2] = sum_to(g, {g.size(-1)});
+    if (s.needs(0)) grads[0] = matmul(g, s[1]);
     return grads;
   });
 }

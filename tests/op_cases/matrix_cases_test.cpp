@@ -134,6 +134,54 @@ Table matrix_cases() {
                    .composed = [](T in) { return matmul(in[0], in[1].t()); },
                    .ulps = 64,
                    .accumulates = true});
+  for (const Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+    const auto composed = [activation](T in) {
+      const Tensor y = linear(activate(linear(in[0], in[1], in[2]), activation), in[3], in[4]);
+      return in.size() > 5 ? in[5] + y : y;
+    };
+    const auto bend = [activation](double v) {
+      const double z = 0.79788456080286535588 * (v + 0.044715 * v * v * v);
+      const double share[] = {v > 0 ? 1.0 : 0.0, 0.5 * std::erfc(-v / std::sqrt(2.0)), 1 / (1 + std::exp(-2 * z)),
+                              1 / (1 + std::exp(-v))};
+      return v * share[static_cast<size_t>(activation)];
+    };
+    const auto reference = [affine, bend](A in) {
+      const Array h = map(affine({in[0], in[1], in[2]}), bend);
+      Array y = affine({h, in[3], in[4]});
+      if (in.size() > 5)
+        for (size_t i = 0; i < y.values.size(); ++i) y.values[i] += in[5].values[i];
+      return y;
+    };
+    constexpr const char* names[] = {"relu", "gelu", "gelu_tanh", "silu"};
+    const std::string name = names[static_cast<size_t>(activation)];
+    const auto row = [&](const std::string& variant, Inputs inputs, std::vector<Inputs> more) {
+      table.push_back({.op = "feed_forward",
+                       .variant = variant,
+                       .inputs = std::move(inputs),
+                       .function =
+                           [activation](T in) {
+                             return feed_forward(in[0], in[1], in[2], in[3], in[4], activation,
+                                                 in.size() > 5 ? in[5] : Tensor());
+                           },
+                       .reference = reference,
+                       .more = std::move(more),
+                       .composed = composed,
+                       .ulps = 64,
+                       .accumulates = true});
+    };
+    table.push_back({.op = "activate",
+                     .variant = name,
+                     .inputs = {{{5, 7}, Fill::distinct}},
+                     .function = [activation](T in) { return activate(in[0], activation); },
+                     .reference = [bend](A in) { return map(in[0], bend); },
+                     .ulps = 64});
+    row(name, {{{2, 3, 4}}, {{5, 4}}, {{5}}, {{3, 5}}, {{3}}},
+        {{{{4}}, {{5, 4}}, {{5}}, {{3, 5}}, {{3}}},
+         {{{0, 4}}, {{5, 4}}, {{5}}, {{2, 5}}, {{2}}},
+         {{{40, 33}}, {{19, 33}}, {{19}}, {{21, 19}}, {{21}}}});
+    row(name + " with a residual", {{{2, 3, 4}}, {{5, 4}}, {{5}}, {{3, 5}}, {{3}}, {{2, 3, 3}}},
+        {{{{7, 33}}, {{19, 33}}, {{19}}, {{2, 19}}, {{2}}, {{7, 2}}}});
+  }
   return table;
 }
 

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <regard/autograd/backend/cpu/bf16_gemm.hpp>
 #include <regard/autograd/backend/cpu/blis_gemm.hpp>
 #include <regard/autograd/backend/cpu/parallel.hpp>
+#include <regard/autograd/backend/cpu/scratch.hpp>
 #include <regard/autograd/backend/cpu/tiled_gemm.hpp>
+#include <regard/autograd/matmul_precision.hpp>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -14,21 +17,19 @@ namespace regard::cpu_backend {
 namespace {
 
 template <class T>
-struct Problem {
-  int64_t m, n, k;
-  T alpha;
-  Matrix<const T> a, b;
-  T beta;
-  Matrix<T> c;
-
+struct Problem : Product<T> {
   // C' = B' A', the same product.
-  Problem transposed() const { return {n, m, k, alpha, b.transposed(), a.transposed(), beta, c.transposed()}; }
+  Problem transposed() const {
+    return {{this->n, this->m, this->k, this->alpha, this->b.transposed(), this->a.transposed(), this->beta,
+             this->d.transposed(), this->c.transposed(), this->finish}};
+  }
 };
 
 enum class Path {
   scale,  // no product at all
   tiles,  // tiled_gemm
   dots,   // tiled_gemm by dot products
+  bf16,   // bf16_gemm, where that is asked for
   blis    // large products in f64, and where Highway has no vectors for the processor and BLIS may
 };
 
@@ -40,17 +41,21 @@ bool suits_dots(const Problem<T>& problem) {
   return problem.m <= 4 ? problem.k >= 32 : problem.m <= tiled_gemm_dot_rows && problem.k >= 256;
 }
 
-// Large products in f64: there BLIS is as fast as the tiles. (In f32 it is not, cut into pieces: bench/gemm_ratios.)
+// Large products in f64: there BLIS is faster than the tiles. (In f32 it is not: bench/gemm_ratios.)
 template <class T>
 bool suits_blis(const Problem<T>& problem) {
-  return std::is_same_v<T, double> && std::min({problem.m, problem.n, problem.k}) >= 256;
+  return std::is_same_v<T, double> && std::min({problem.m, problem.n, problem.k}) >= 512;
 }
 
 template <class T>
 Path choose_path(const Problem<T>& problem) {
   if (problem.k == 0 || problem.alpha == 0) return Path::scale;
+  if (std::is_same_v<T, float> && suits_bf16_gemm(problem.m, problem.n, problem.k) &&
+      matmul_precision() == MatmulPrecision::bf16 && bf16_gemm_available()) {
+    return Path::bf16;
+  }
   if (suits_blis(problem)) return Path::blis;
-  const bool vectors = tiled_gemm_tile(sizeof(T)).columns > 2;
+  const bool vectors = tiled_gemm(T()).tile.columns > 2;
   if (!vectors && problem.m * problem.n * problem.k >= 100'000) return Path::blis;
   return suits_dots(problem) ? Path::dots : Path::tiles;
 }
@@ -65,23 +70,38 @@ bool better_transposed(const Problem<T>& problem) {
   return problem.c.column_stride > problem.c.row_stride;
 }
 
+// C = beta D
 template <class T>
 void scale(const Problem<T>& problem) {
-  const auto& c = problem.c;
+  const auto &c = problem.c, &d = problem.d;
   for (int64_t i = 0; i < problem.m; ++i) {
     for (int64_t j = 0; j < problem.n; ++j) {
-      T& element = c.data[i * c.row_stride + j * c.column_stride];
-      element = problem.beta == 0 ? T(0) : problem.beta * element;
+      c.data[i * c.row_stride + j * c.column_stride] =
+          problem.beta == 0 ? T(0) : problem.beta * d.data[i * d.row_stride + j * d.column_stride];
     }
   }
 }
 
 template <class T>
 void run_piece(const Problem<T>& problem, Path path) {
-  const auto& [m, n, k, alpha, a, b, beta, c] = problem;
-  if (path == Path::scale) return scale(problem);
-  if (path == Path::blis) return blis_gemm(m, n, k, alpha, a, b, beta, c);
-  tiled_gemm(m, n, k, alpha, a, b, beta, c, path == Path::dots);
+  if (path == Path::tiles) return tiled_gemm(T()).multiply(problem);
+  if (path == Path::dots) return tiled_gemm(T()).multiply_by_dots(problem);
+  T beta = problem.beta;
+  if (path == Path::scale || (beta != 0 && problem.d.data != problem.c.data)) {
+    scale(problem);
+    beta = 1;
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (path == Path::bf16) {
+      bf16_gemm(problem.m, problem.n, problem.k, problem.alpha, problem.a, problem.b, beta, problem.c);
+    }
+  }
+  if (path == Path::blis) {
+    blis_gemm(problem.m, problem.n, problem.k, problem.alpha, problem.a, problem.b, beta, problem.c);
+  }
+  if (problem.finish != nullptr) {
+    (*problem.finish)(problem.m, problem.n, problem.c.data, problem.c.row_stride, problem.c.column_stride);
+  }
 }
 
 // Cutting a product into pieces: over m and n, never k, and by its sizes alone
@@ -107,8 +127,6 @@ int64_t wanted_pieces(int64_t work, int64_t longest, Path path) {
   return pieces;
 }
 
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 struct Grid {
   int64_t m = 1, n = 1;  // pieces
   TileSize unit{1, 1};
@@ -120,7 +138,7 @@ struct Grid {
 template <class T>
 Grid choose_grid(int64_t m, int64_t n, int64_t pieces) {
   if (pieces <= 1) return {};
-  const TileSize unit = tiled_gemm_tile(sizeof(T));
+  const TileSize unit = tiled_gemm(T()).tile;
   const int64_t least_rows = 48, least_columns = std::max<int64_t>(32, unit.columns);
   for (pieces = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(pieces))); pieces > 1; pieces /= 2) {
     Grid best;
@@ -154,6 +172,7 @@ Problem<T> cut(const Problem<T>& whole, const Grid& grid, int64_t piece) {
   part.a = whole.a.offset_by(i * whole.a.row_stride);
   part.b = whole.b.offset_by(j * whole.b.column_stride);
   part.c = whole.c.offset_by(i * whole.c.row_stride + j * whole.c.column_stride);
+  part.d = whole.d.offset_by(i * whole.d.row_stride + j * whole.d.column_stride);
   return part;
 }
 
@@ -163,14 +182,100 @@ int64_t choose_grain(int64_t pieces, int64_t work) {
   return divide_up(pieces, std::clamp<int64_t>(work / short_work / 2 * 2, 2, 64));
 }
 
-}  // namespace
+// Large products: packed once for all threads
+
+// The longest side of a block that is packed at once: 6 MiB with a block of k.
+constexpr int64_t most_shared = 3072;
+constexpr int64_t shared_pieces = 48;
+// Below, handing out the packing costs more than it saves.
+constexpr int64_t least_repeated_bytes = 1'000'000;
+
+// Whether the pieces of a grid would pack the same operands so often that it is worth doing that beforehand.
+template <class T>
+bool worth_sharing(const Problem<T>& problem, const Grid& grid) {
+  const TileSize tile = tiled_gemm(T()).tile;
+  const bool pack_a = must_pack_a(problem.m, problem.n / grid.n, tile.columns, problem.a);
+  const int64_t repeated = problem.k * ((grid.m - 1) * problem.n + (pack_a ? (grid.n - 1) * problem.m : 0));
+  return repeated * static_cast<int64_t>(sizeof(T)) >= least_repeated_bytes;
+}
 
 template <class T>
-void gemm_batched(int64_t batch, const int64_t* a_offsets, const int64_t* b_offsets, const int64_t* c_offsets,
-                  int64_t m, int64_t n, int64_t k, T alpha, Matrix<const T> a, Matrix<const T> b, T beta, Matrix<T> c) {
-  if (batch <= 0 || m <= 0 || n <= 0) return;
-  Problem<T> problem{
-      m, n, k, alpha, with_plain_strides(m, k, a), with_plain_strides(k, n, b), beta, with_plain_strides(m, n, c)};
+void multiply_shared(const Problem<T>& whole) {
+  const TiledGemm<T>& tiles = tiled_gemm(T());
+  const TileSize tile = tiles.tile;
+  const auto& [m, n, k, alpha, a, b, beta, d, c, finish] = static_cast<const Product<T>&>(whole);
+  const int64_t k_block = even_part(k, longest_k_block);
+  const int64_t n_block = round_up(even_part(n, most_shared), tile.columns);
+  // Rows of A that are packed together: by the piece itself where there are so many that one takes all the columns.
+  const bool pack_a = must_pack_a(m, n, tile.columns, a), tall = divide_up(m, most_rows_in_block<T>) >= shared_pieces;
+  const bool share_a = pack_a && !tall;
+  const int64_t m_block = share_a ? even_part(m, most_shared) : m;
+  const int64_t chunk = round_up(even_part(m_block, most_rows_in_block<T>), tile.rows);
+  const int64_t chunk_size = packed_rows_size<T>(chunk, k_block);
+  T* packed_b = scratch<T>(Scratch::shared_b, n_block * k_block);
+  T* packed_a = share_a ? scratch<T>(Scratch::shared_a, divide_up(m_block, chunk) * chunk_size) : nullptr;
+  constexpr int64_t panels_at_once = 4;
+  const int64_t strip = panels_at_once * tile.columns;
+
+  for (int64_t j0 = 0; j0 < n; j0 += n_block) {
+    const int64_t width = std::min(n_block, n - j0), strips = divide_up(width, strip);
+    for (int64_t p0 = 0; p0 < k; p0 += k_block) {
+      const int64_t depth = std::min(k_block, k - p0);
+      for (int64_t i0 = 0; i0 < m; i0 += m_block) {
+        const int64_t height = std::min(m_block, m - i0), chunks = divide_up(height, chunk);
+        const Matrix<const T> left = a.offset_by(i0 * a.row_stride + p0 * a.column_stride);
+        const auto rows_of = [&](int64_t i) { return std::min(chunk, height - i * chunk); };
+
+        const int64_t b_tasks = i0 == 0 ? strips : 0;
+        parallel_for(b_tasks + (share_a ? chunks : 0), 1, [&](int64_t begin, int64_t end) {
+          for (int64_t task = begin; task < end; ++task) {
+            if (task < b_tasks) {
+              const int64_t j = task * strip;
+              tiles.pack_b(depth, std::min(strip, width - j),
+                           b.offset_by(p0 * b.row_stride + (j0 + j) * b.column_stride), packed_b + j * depth);
+            } else {
+              const int64_t i = task - b_tasks;
+              tiles.pack_a(rows_of(i), depth, left.offset_by(i * chunk * a.row_stride), packed_a + i * chunk_size);
+            }
+          }
+        });
+
+        const int64_t groups = std::clamp<int64_t>(divide_up(shared_pieces, chunks), 1, strips);
+        parallel_for(chunks * groups, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t piece = begin; piece < end; ++piece) {
+            const int64_t i = piece / groups, group = piece % groups;
+            const int64_t from = strips * group / groups * strip;
+            const int64_t to = std::min(width, strips * (group + 1) / groups * strip);
+            const int64_t row = i0 + i * chunk, column = j0 + from;
+            Product<T> part{rows_of(i),
+                            to - from,
+                            depth,
+                            alpha,
+                            left.offset_by(i * chunk * a.row_stride),
+                            {packed_b + from * depth, tile.columns, 1},
+                            p0 == 0 ? beta : T(1),
+                            d,
+                            c.offset_by(row * c.row_stride + column * c.column_stride),
+                            p0 + depth == k ? finish : nullptr};
+            if (share_a) part.a = packed_rows(rows_of(i), depth, a, packed_a + i * chunk_size);
+            if (pack_a && !share_a) part.a = tiles.pack_a(part.m, depth, part.a, scratch<T>(Scratch::a, chunk_size));
+            if (p0 == 0) {
+              part.d = d.offset_by(row * d.row_stride + column * d.column_stride);
+            } else {
+              part.d = {part.c.data, part.c.row_stride, part.c.column_stride};
+            }
+            tiles.multiply_block(part);
+          }
+        });
+      }
+    }
+  }
+}
+
+template <class T>
+void multiply_all(int64_t batch, const int64_t* a_offsets, const int64_t* b_offsets, const int64_t* c_offsets,
+                  Problem<T> problem) {
+  if (batch <= 0 || problem.m <= 0 || problem.n <= 0) return;
   if (better_transposed(problem)) {
     problem = problem.transposed();
     std::swap(a_offsets, b_offsets);
@@ -180,6 +285,13 @@ void gemm_batched(int64_t batch, const int64_t* a_offsets, const int64_t* b_offs
   const Grid grid =
       choose_grid<T>(problem.m, problem.n, divide_up(wanted_pieces(work, std::max(problem.m, problem.n), path), batch));
   const int64_t pieces = batch * grid.pieces();
+  if (batch == 1 && path == Path::tiles && worth_sharing(problem, grid)) {
+    if (a_offsets != nullptr) problem.a.data += a_offsets[0];
+    if (b_offsets != nullptr) problem.b.data += b_offsets[0];
+    problem.c.data += c_offsets[0];
+    if (problem.d.data == problem.c.data - c_offsets[0]) problem.d.data += c_offsets[0];
+    return multiply_shared(problem);
+  }
   parallel_for_short(pieces, choose_grain(pieces, work), work >= worth_waking, [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t item = piece / grid.pieces();
@@ -187,9 +299,21 @@ void gemm_batched(int64_t batch, const int64_t* a_offsets, const int64_t* b_offs
       if (a_offsets != nullptr) one.a.data += a_offsets[item];
       if (b_offsets != nullptr) one.b.data += b_offsets[item];
       one.c.data += c_offsets[item];
+      one.d.data += c_offsets[item];
       run_piece(cut(one, grid, piece % grid.pieces()), path);
     }
   });
+}
+
+}  // namespace
+
+template <class T>
+void gemm_batched(int64_t batch, const int64_t* a_offsets, const int64_t* b_offsets, const int64_t* c_offsets,
+                  int64_t m, int64_t n, int64_t k, T alpha, Matrix<const T> a, Matrix<const T> b, T beta, Matrix<T> c) {
+  c = with_plain_strides(m, n, c);
+  const Matrix<const T> d{c.data, c.row_stride, c.column_stride};
+  multiply_all<T>(batch, a_offsets, b_offsets, c_offsets,
+                  {{m, n, k, alpha, with_plain_strides(m, k, a), with_plain_strides(k, n, b), beta, d, c, nullptr}});
 }
 
 template <class T>
@@ -198,10 +322,21 @@ void gemm(int64_t m, int64_t n, int64_t k, T alpha, Matrix<const T> a, Matrix<co
   gemm_batched(1, nullptr, nullptr, &none, m, n, k, alpha, a, b, beta, c);
 }
 
+template <class T>
+void gemm_finished(int64_t m, int64_t n, int64_t k, Matrix<const T> a, Matrix<const T> b, Matrix<const T> addend,
+                   Matrix<T> c, const GemmFinish* finish) {
+  const int64_t none = 0;
+  multiply_all<T>(1, nullptr, nullptr, &none,
+                  {{m, n, k, 1, with_plain_strides(m, k, a), with_plain_strides(k, n, b), T(addend.data != nullptr),
+                    addend, with_plain_strides(m, n, c), finish}});
+}
+
 #define REGARD_GEMM(T)                                                                                                 \
   template void gemm<T>(int64_t, int64_t, int64_t, T, Matrix<const T>, Matrix<const T>, T, Matrix<T>);                 \
   template void gemm_batched<T>(int64_t, const int64_t*, const int64_t*, const int64_t*, int64_t, int64_t, int64_t, T, \
-                                Matrix<const T>, Matrix<const T>, T, Matrix<T>)
+                                Matrix<const T>, Matrix<const T>, T, Matrix<T>);                                       \
+  template void gemm_finished<T>(int64_t, int64_t, int64_t, Matrix<const T>, Matrix<const T>, Matrix<const T>,         \
+                                 Matrix<T>, const GemmFinish*)
 REGARD_GEMM(float);
 REGARD_GEMM(double);
 #undef REGARD_GEMM

@@ -31,6 +31,13 @@ template <class T>
 void gemm_batched(int64_t batch, const int64_t* a_offsets, const int64_t* b_offsets, const int64_t* c_offsets,
                   int64_t m, int64_t n, int64_t k, T alpha, Matrix<const T> a, Matrix<const T> b, T beta, Matrix<T> c);
 
+struct GemmFinish;
+/// C = A B + addend, of one product, and what `finish` says is done to it meanwhile (both may be null). The addend [m,
+/// n] has any strides: a bias is one whose rows are all the same.
+template <class T>
+void gemm_finished(int64_t m, int64_t n, int64_t k, Matrix<const T> a, Matrix<const T> b, Matrix<const T> addend,
+                   Matrix<T> c, const GemmFinish* finish);
+
 /// What BLIS chose for this processor.
 struct BlisKernels {
   std::string version;    ///< "0.9.0"

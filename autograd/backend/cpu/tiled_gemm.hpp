@@ -1,25 +1,96 @@
 // The matrix product of one piece on one thread: SIMD tiles of C in registers, panels of B packed for them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <regard/autograd/backend/cpu/gemm.hpp>
+#include <regard/autograd/backend/cpu/gemm_finish.hpp>
 
 namespace regard::cpu_backend {
 
-/// As gemm for m, n, k >= 1, on the calling thread. `dots` asks for the way of dot products, where k runs along the
-/// vectors: the faster one for up to tiled_gemm_dot_rows rows where B lies by columns. Otherwise every element is
-/// summed in the order of k, in blocks that k alone decides: a piece of a product has the bits of the whole.
-void tiled_gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> a, Matrix<const float> b, float beta,
-                Matrix<float> c, bool dots);
-void tiled_gemm(int64_t m, int64_t n, int64_t k, double alpha, Matrix<const double> a, Matrix<const double> b,
-                double beta, Matrix<double> c, bool dots);
-
-constexpr int64_t tiled_gemm_dot_rows = 12;
+/// One product: C = alpha A B + beta D with m, n, k >= 1. D is mostly C itself; a bias is a D whose rows are all one
+/// (row_stride 0), a residual another matrix. `finish`, unless null, is called on the blocks of C as they are done.
+template <class T>
+struct Product {
+  int64_t m, n, k;
+  T alpha;
+  Matrix<const T> a, b;
+  T beta;
+  Matrix<const T> d;
+  Matrix<T> c;
+  const GemmFinish* finish;
+};
 
 /// The tile of the instruction set in use: pieces that are multiples of it leave no ragged edges inside.
 struct TileSize {
   int64_t rows, columns;
 };
-TileSize tiled_gemm_tile(int64_t element_bytes);
+
+/// The functions of an instruction set.
+template <class T>
+struct TiledGemm {
+  TileSize tile;
+  /// On the calling thread. Every element is summed in the order of k, in blocks that k alone decides: a piece of a
+  /// product has the bits of the whole.
+  void (*multiply)(const Product<T>& product);
+  /// The way of dot products, where k runs along the vectors: the faster one for up to tiled_gemm_dot_rows rows where
+  /// B lies by columns.
+  void (*multiply_by_dots)(const Product<T>& product);
+
+  // The parts of `multiply`, for a product whose packed operands several threads share.
+
+  /// Packs A [rows, k] into packed_rows_size() elements, and says how it lies.
+  Matrix<const T> (*pack_a)(int64_t rows, int64_t k, Matrix<const T> a, T* to);
+  /// Packs B [k, columns] as panels of [k, tile.columns], one after the other.
+  void (*pack_b)(int64_t k, int64_t columns, Matrix<const T> b, T* to);
+  /// One block of k against packed panels.
+  void (*multiply_block)(const Product<T>& product);
+};
+const TiledGemm<float>& tiled_gemm(float);
+const TiledGemm<double>& tiled_gemm(double);
+
+constexpr int64_t tiled_gemm_dot_rows = 12;
+
+// Block sizes in elements. A panel of B is used from the first-level cache or, streaming, from the second, which
+// holds a block of A (480 KiB). Measured: longer blocks of k spare C a way to memory and back.
+constexpr int64_t longest_k_block = 512;
+template <class T>
+constexpr int64_t most_rows_in_block = 960 / static_cast<int64_t>(sizeof(T));
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t unit) { return divide_up(a, unit) * unit; }
+
+// `size` cut into the fewest parts of at most `longest`, as even as they go: the length of a part.
+constexpr int64_t even_part(int64_t size, int64_t longest) { return divide_up(size, divide_up(size, longest)); }
+
+// Rows whose starts fall on the same few sets of the first-level cache push each other out.
+template <class T>
+constexpr bool rows_crowd(int64_t stride) {
+  return stride * static_cast<int64_t>(sizeof(T)) % 2048 == 0;
+}
+
+template <class T>
+bool must_pack_a(int64_t m, int64_t n, int64_t panel, const Matrix<const T>& a) {
+  if (m == 1 || n <= 2 * panel) return false;
+  return a.column_stride == 1 ? rows_crowd<T>(a.row_stride) : a.row_stride != 1 || n > 4 * panel;
+}
+
+// How far apart the rows of a packed A lie: whole cache lines, and they do not crowd.
+template <class T>
+constexpr int64_t packed_row(int64_t k) {
+  constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+  const int64_t row = round_up(k, line);
+  return rows_crowd<T>(row) ? row + line : row;
+}
+template <class T>
+constexpr int64_t packed_rows_size(int64_t rows, int64_t k) {
+  return rows * packed_row<T>(k);
+}
+// A [rows, k] as it lies when it is packed at `to`: by columns if it did, by rows otherwise.
+template <class T>
+Matrix<const T> packed_rows(int64_t rows, int64_t k, const Matrix<const T>& a, const T* to) {
+  if (a.row_stride == 1 && a.column_stride != 1) return {to, 1, rows};
+  return {to, packed_row<T>(k), 1};
+}
 
 }  // namespace regard::cpu_backend

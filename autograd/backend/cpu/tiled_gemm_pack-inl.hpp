@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <regard/autograd/backend/cpu/gemm.hpp>
+#include <regard/autograd/backend/cpu/tiled_gemm.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace regard::cpu_backend::HWY_NAMESPACE {
@@ -132,21 +133,21 @@ HWY_INLINE void copy(const T* from, int64_t count, T* to, int64_t next) {
   for (; i < count; ++i) to[i] = from[i];
 }
 
-// A [rows, k], close together: by rows where it lies by rows, in tiles by columns otherwise. Returns where it is.
+// A [rows, k], close together. Returns how it lies there.
 template <class T>
 Matrix<const T> pack_rows(int64_t rows, int64_t k, Matrix<const T> a, T* to) {
+  const Matrix<const T> packed = packed_rows(rows, k, a, to);
+  const int64_t row = packed.row_stride;
   if (a.column_stride == 1) {
-    for (int64_t i = 0; i < rows; ++i) copy(a.data + i * a.row_stride, k, to + i * k, 2 * a.row_stride);
-    return {to, k, 1};
-  }
-  if (a.row_stride == 1) {
+    for (int64_t i = 0; i < rows; ++i) copy(a.data + i * a.row_stride, k, to + i * row, 4 * a.row_stride);
+  } else if (a.row_stride == 1) {
     for (int64_t p = 0; p < k; ++p) copy(a.data + p * a.column_stride, rows, to + p * rows, 2 * a.column_stride);
-    return {to, 1, rows};
+  } else {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t p = 0; p < k; ++p) to[i * row + p] = a.data[i * a.row_stride + p * a.column_stride];
+    }
   }
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t p = 0; p < k; ++p) to[i * k + p] = a.data[i * a.row_stride + p * a.column_stride];
-  }
-  return {to, k, 1};
+  return packed;
 }
 
 }  // namespace regard::cpu_backend::HWY_NAMESPACE

@@ -34,50 +34,76 @@ int64_t panel_columns() {
   return 2 * static_cast<int64_t>(hn::Lanes(Tag<T>()));
 }
 
+// Where a product goes: c = alpha * product + beta * d.
 template <class T>
 struct Result {
   T alpha, beta;
-  int64_t row_stride, column_stride;
+  Matrix<T> c;
+  Matrix<const T> d;
+
+  static HWY_INLINE Result make(T alpha, T beta, Matrix<const T> d, Matrix<T> c) { return {alpha, beta, c, d}; }
+  static HWY_INLINE Result make(T alpha, T beta, Matrix<T> d, Matrix<T> c) {
+    return {alpha, beta, c, {d.data, d.row_stride, d.column_stride}};
+  }
+  HWY_INLINE Result from(int64_t i, int64_t j) const {
+    return {alpha, beta, c.offset_by(i * c.row_stride + j * c.column_stride),
+            d.offset_by(i * d.row_stride + j * d.column_stride)};
+  }
 };
 
-// c[0, columns) = alpha * product + beta * c, with the same arithmetic for whole vectors, tails and strided rows.
+// c[0, columns) = alpha * product + beta * d, with the same arithmetic for whole vectors, tails and strided rows.
 template <class T, class V>
-HWY_INLINE void write(V product, const Result<T>& result, T* c, int64_t columns) {
-  const Tag<T> d;
-  const int64_t lanes = hn::Lanes(d);
-  V value = hn::Mul(hn::Set(d, result.alpha), product);
-  if (result.column_stride == 1) {
+HWY_INLINE void write(V product, const Result<T>& result, T* c, const T* d, int64_t columns) {
+  const Tag<T> tag;
+  const int64_t lanes = hn::Lanes(tag), written = std::min(columns, lanes);
+  V value = hn::Mul(hn::Set(tag, result.alpha), product);
+  if (result.beta != 0) {
+    V added;
+    if (result.d.column_stride == 1) {
+      added = load_first(tag, d, written);
+    } else {
+      HWY_ALIGN T buffer[most_lanes<T>] = {};
+      for (int64_t j = 0; j < written; ++j) buffer[j] = d[j * result.d.column_stride];
+      added = hn::Load(tag, buffer);
+    }
+    value = hn::MulAdd(hn::Set(tag, result.beta), added, value);
+  }
+  if (result.c.column_stride == 1) {
     if (columns >= lanes) {
-      if (result.beta != 0) value = hn::MulAdd(hn::Set(d, result.beta), hn::LoadU(d, c), value);
-      hn::StoreU(value, d, c);
+      hn::StoreU(value, tag, c);
       return;
     }
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
     // Elsewhere a masked store writes back what it read, past the row's end.
-    const auto mask = hn::FirstN(d, static_cast<size_t>(columns));
-    if (result.beta != 0) value = hn::MulAdd(hn::Set(d, result.beta), hn::MaskedLoad(mask, d, c), value);
-    hn::BlendedStore(value, mask, d, c);
+    hn::BlendedStore(value, hn::FirstN(tag, static_cast<size_t>(columns)), tag, c);
     return;
 #endif
   }
   HWY_ALIGN T buffer[most_lanes<T>] = {};
-  const int64_t written = std::min(columns, lanes);
-  if (result.beta != 0) {
-    for (int64_t j = 0; j < written; ++j) buffer[j] = c[j * result.column_stride];
-    value = hn::MulAdd(hn::Set(d, result.beta), hn::Load(d, buffer), value);
+  hn::Store(value, tag, buffer);
+  for (int64_t j = 0; j < written; ++j) c[j * result.c.column_stride] = buffer[j];
+}
+
+template <class T>
+HWY_NOINLINE void write_rows(int64_t rows, int64_t columns, int64_t width, const T* sums, const Result<T>& result) {
+  const Tag<T> tag;
+  const int64_t lanes = hn::Lanes(tag);
+  for (int64_t i = 0; i < rows; ++i, sums += width) {
+    const Result<T> row = result.from(i, 0);
+    for (int64_t j = 0; j < columns; j += lanes) {
+      write<T>(hn::Load(tag, sums + j), row, row.c.data + j * row.c.column_stride, row.d.data + j * row.d.column_stride,
+               columns - j);
+    }
   }
-  hn::Store(value, d, buffer);
-  for (int64_t j = 0; j < written; ++j) c[j * result.column_stride] = buffer[j];
 }
 
 template <class T>
 using TileFunction = void (*)(int64_t k, Matrix<const T> a, const T* b, int64_t b_row_stride, const Result<T>& result,
-                              T* c, int64_t columns);
+                              int64_t columns);
 
 // `rows` rows of C by `vectors` vectors of columns; a row of B has that many whole vectors.
 template <class T, int rows, int vectors>
-void tile(int64_t k, Matrix<const T> a, const T* b, int64_t b_row_stride, const Result<T>& result, T* c,
-          int64_t columns) {
+void tile(int64_t k, Matrix<const T> a, const T* b, int64_t b_row_stride, const Result<T>& result, int64_t columns) {
   const Tag<T> d;
   using V = hn::Vec<Tag<T>>;
   const int64_t lanes = hn::Lanes(d);
@@ -89,7 +115,7 @@ void tile(int64_t k, Matrix<const T> a, const T* b, int64_t b_row_stride, const 
   for (int i = 0; i < rows; ++i) {
     // C arrives while the sums are made; a row of it may begin amid a cache line.
     if (rows > 1) {
-      const T* to = c + i * result.row_stride;
+      const T* to = result.c.data + i * result.c.row_stride;
       for (int v = 0; v < vectors; ++v) hwy::Prefetch(to + v * lanes);
       hwy::Prefetch(to + vectors * lanes - 1);
     }
@@ -109,31 +135,32 @@ void tile(int64_t k, Matrix<const T> a, const T* b, int64_t b_row_stride, const 
 #pragma GCC unroll 4
     for (int g = 0; g < groups; ++g) left[g] += a.column_stride;
   }
-  if (result.column_stride == 1 && columns >= vectors * lanes) {
+  const bool add = result.beta != 0;
+  if (result.c.column_stride == 1 && (!add || result.d.column_stride == 1) && columns >= vectors * lanes) {
+    T* c = result.c.data;
+    const T* added = result.d.data;
     const V alpha = hn::Set(d, result.alpha), beta = hn::Set(d, result.beta);
-    const bool add = result.beta != 0;
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i, c += result.row_stride) {
+    for (int i = 0; i < rows; ++i, c += result.c.row_stride, added += result.d.row_stride) {
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) sums[i][v] = hn::Mul(alpha, sums[i][v]);
       if (add) {
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; ++v) sums[i][v] = hn::MulAdd(beta, hn::LoadU(d, c + v * lanes), sums[i][v]);
+        for (int v = 0; v < vectors; ++v) sums[i][v] = hn::MulAdd(beta, hn::LoadU(d, added + v * lanes), sums[i][v]);
       }
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) hn::StoreU(sums[i][v], d, c + v * lanes);
     }
     return;
   }
+  // By way of memory, and in a function of its own: the many tiles stay small.
+  HWY_ALIGN T buffer[rows * vectors * most_lanes<T>];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      if (v == 0 || v * lanes < columns) {
-        write<T>(sums[i][v], result, c + i * result.row_stride + v * lanes * result.column_stride, columns - v * lanes);
-      }
-    }
+    for (int v = 0; v < vectors; ++v) hn::Store(sums[i][v], d, buffer + (i * vectors + v) * lanes);
   }
+  write_rows(rows, std::min<int64_t>(columns, vectors * lanes), vectors * lanes, buffer, result);
 }
 
 template <class T, int vectors, int... rows>
@@ -144,10 +171,11 @@ constexpr auto make_tiles(std::integer_sequence<int, rows...>) {
   return Tiles{{&tile<T, rows + 1, vectors>...}};
 }
 
-// All rows of A by a panel of B; the last rows are shared out so that no tile is much shorter than the others.
+// All rows of A by a panel of B, which gives C from row i and column j on; the last rows are shared out so that no tile
+// is much shorter than the others.
 template <class T>
 void multiply_panel(int64_t vectors, int64_t rows, int64_t columns, int64_t k, Matrix<const T> a, Matrix<const T> b,
-                    const Result<T>& result, T* c) {
+                    const Result<T>& result, int64_t i, int64_t j) {
   static constexpr auto one = make_tiles<T, 1>(std::make_integer_sequence<int, tile_rows<T>>());
   static constexpr auto two = make_tiles<T, 2>(std::make_integer_sequence<int, tile_rows<T>>());
   static constexpr auto wide = make_tiles<T, wide_vectors>(std::make_integer_sequence<int, wide_rows>());
@@ -156,16 +184,17 @@ void multiply_panel(int64_t vectors, int64_t rows, int64_t columns, int64_t k, M
   int64_t left = (rows + longest - 1) / longest;
   for (; left > 0; --left) {
     const int64_t height = (rows + left - 1) / left;
-    tiles[height - 1](k, a, b.data, b.row_stride, result, c, columns);
+    tiles[height - 1](k, a, b.data, b.row_stride, result.from(i, j), columns);
     rows -= height;
+    i += height;
     a.data += height * a.row_stride;
-    c += height * result.row_stride;
   }
 }
 
 // `rows` rows of A by `columns` columns of B, both along k.
 template <int rows, int columns, class T>
-HWY_INLINE void dot_tile(int64_t k, Matrix<const T> a, Matrix<const T> b, const Result<T>& result, T* c) {
+HWY_INLINE void dot_tile(int64_t k, Matrix<const T> a, Matrix<const T> b, const Result<T>& result, int64_t row,
+                         int64_t column) {
   const Tag<T> d;
   using V = hn::Vec<Tag<T>>;
   const int64_t lanes = hn::Lanes(d);
@@ -194,8 +223,8 @@ HWY_INLINE void dot_tile(int64_t k, Matrix<const T> a, Matrix<const T> b, const 
 #pragma GCC unroll 4
     for (int j = 0; j < columns; ++j) {
       const T value = result.alpha * hn::GetLane(hn::SumOfLanes(d, sums[i][j]));
-      T& element = c[i * result.row_stride + j * result.column_stride];
-      element = result.beta == 0 ? value : result.beta * element + value;
+      const Result<T> to = result.from(row + i, column + j);
+      *to.c.data = result.beta == 0 ? value : result.beta * *to.d.data + value;
     }
   }
 }
