@@ -4,7 +4,9 @@
 #include <regard/autograd/checkpoint.hpp>
 #include <regard/autograd/gradcheck.hpp>
 #include <regard/autograd/graph.hpp>
+#include <regard/autograd/matmul_precision.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/profiler.hpp>
 #include <regard/autograd/random.hpp>
 #include <regard/autograd/safetensors.hpp>
 #include <regard/autograd/tensor.hpp>

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include <regard/autograd/backend/kernels.hpp>
@@ -62,7 +64,8 @@ struct LeafStateInRun {
   Tensor grad;
   uint32_t waiting = 0;  // edges that have not delivered yet
   int32_t target = -1;
-  const char* op = "";  // the op that used it
+  const char* op = "";   // the op that used it
+  int32_t put_off = -1;  // a node whose gradient for it is still to be computed
 };
 
 // Whether nobody else holds the elements, so that they can be written or handed over.
@@ -75,7 +78,10 @@ bool fills_storage(const Tensor& x) {
   return x.is_contiguous() && x.impl()->storage->bytes() == x.numel() * element_size(x.dtype());
 }
 
-class Run {
+// Elements of at most this many bytes are computed at once: see Run::put_off().
+constexpr int64_t least_put_off_bytes = int64_t{4} << 20;
+
+class Run final : private GradientSums {
  public:
   Run(const Tensors& outputs, const GradOptions& options, const Tensors* inputs)
       : outputs_(outputs), options_(options), inputs_(inputs), keep_(options.retain_graph || options.create_graph) {}
@@ -330,6 +336,7 @@ class Run {
 
   void run_node(NodeState& state) {
     Node& node = *state.node;
+    const profiling::NodeSpan span(node);
     auto edges = node.edges();
     bool any = false;
     for (uint32_t k = 0; k < state.grads.size(); ++k) {
@@ -345,15 +352,23 @@ class Run {
     uint64_t needed = 0;
     for (size_t i = 0; i < edges.size(); ++i)
       if (edge_needed(edges[i])) needed |= uint64_t{1} << std::min<size_t>(i, 63);
+    if (waiting_nodes_ > 0) compute_put_off(edges);
+    const int64_t later = any && needed ? put_off(state) : -1;
+    if (later >= 0) needed &= ~(uint64_t{1} << later);
+
+    if (!keep_ && runs(state)) node.keep_output_for_users();
 
     Grads grads;
     if (any && needed) {
-      grads = node.run(Saved(node, needed), state.grads);
+      MatmulPrecisionScope precision(node.recorded_precision());
+      const auto held = later < 0 ? std::vector<Tensor>() : state.grads;  // not to be written over
+      grads = node.run(Saved(node, needed, !keep_ && later < 0, this), state.grads);
       check<GraphError>(grads.size() == edges.size(), node.name(), "its gradient function returned ", grads.size(),
                         " gradients for ", edges.size(), " inputs");
     }
-    state.grads.clear();
+    if (later < 0) state.grads.clear();
     for (size_t i = 0; i < edges.size(); ++i) {
+      if (static_cast<int64_t>(i) == later) continue;
       Edge& edge = edges[i];
       Tensor grad = i < grads.size() && edge_needed(edge) ? std::move(grads[i]) : Tensor();
       if (grad.defined()) fit(node, edge, i, grad);
@@ -362,7 +377,69 @@ class Run {
       else if (edge.node && grad.defined())
         deliver_to_node(edge.node.get(), edge.output_index, std::move(grad));
     }
-    if (!keep_ && runs(state)) node.release_saved();
+    if (!keep_ && later < 0 && runs(state)) node.release_saved();
+  }
+
+  // A leaf that other ops use, too (a tied weight), has its gradient in memory from the first of them to the last.
+  // Where what it is computed from takes less, as in an output head, that is kept, and the gradient computed when the
+  // next op has one for the leaf: in the same order, so with the same bits. Which edge of the node waits, or -1.
+  int64_t put_off(const NodeState& state) {
+    if (inputs_ || options_.create_graph || !state.node->runs_in_parts()) return -1;
+    auto edges = state.node->edges();
+    for (size_t i = 0; i < std::min<size_t>(edges.size(), 63); ++i) {
+      const TensorImpl* leaf = edges[i].leaf.get();
+      if (!leaf || leaf->shape.numel() * element_size(leaf->dtype) < least_put_off_bytes) continue;
+      LeafStateInRun& state_of_leaf = leaves_[static_cast<size_t>(leaf_numbers_.at(leaf))];
+      const auto uses = std::count_if(edges.begin(), edges.end(), [&](const Edge& e) { return e.leaf.get() == leaf; });
+      if (uses != 1 || state_of_leaf.waiting < 2 || state_of_leaf.grad.defined()) continue;
+      int64_t kept = 0;
+      for (const Tensor& grad : state.grads)
+        if (grad.defined()) kept += grad.numel() * element_size(grad.dtype());
+      for (const SavedTensor& saved : state.node->saved()) {
+        if (saved.impl.get() != leaf && saved.impl) kept += saved.impl->shape.numel() * element_size(saved.impl->dtype);
+        if (Node* from = saved.from.get()) kept += from->output(0).shape.numel() * element_size(from->output(0).dtype);
+      }
+      if (2 * kept > leaf->shape.numel() * element_size(leaf->dtype)) continue;
+      state_of_leaf.put_off = static_cast<int32_t>(&state - states_.data());
+      ++waiting_nodes_;
+      return static_cast<int64_t>(i);
+    }
+    return -1;
+  }
+
+  // What waits for the next op that has a gradient for one of these leaves.
+  void compute_put_off(std::span<Edge> edges) {
+    for (const Edge& next : edges) {
+      if (!next.leaf) continue;
+      LeafStateInRun& leaf = leaves_[static_cast<size_t>(leaf_numbers_.at(next.leaf.get()))];
+      if (leaf.put_off < 0) continue;
+      NodeState& state = states_[static_cast<size_t>(std::exchange(leaf.put_off, -1))];
+      --waiting_nodes_;
+      Node& node = *state.node;
+      auto own = node.edges();
+      const auto i = static_cast<size_t>(
+          std::find_if(own.begin(), own.end(), [&](const Edge& e) { return e.leaf == next.leaf; }) - own.begin());
+      Grads grads = node.run(Saved(node, uint64_t{1} << i, !keep_), state.grads);
+      state.grads.clear();
+      Tensor grad = i < grads.size() ? std::move(grads[i]) : Tensor();
+      if (grad.defined()) fit(node, own[i], i, grad);
+      deliver_to_leaf(own[i].leaf, std::move(grad), node.name());
+      if (!keep_) node.release_saved();
+    }
+  }
+
+  Tensor* sum(const Edge& edge) override {
+    if (options_.create_graph || !edge_needed(edge)) return nullptr;
+    Tensor* sum = nullptr;
+    if (edge.leaf) {
+      sum = &leaves_[static_cast<size_t>(leaf_numbers_.at(edge.leaf.get()))].grad;
+    } else {
+      auto& grads = states_[static_cast<size_t>(nodes_.at(edge.node.get()))].grads;
+      if (!grads.empty()) sum = &grads[edge.output_index];
+    }
+    const bool in_place = sum && sum->defined() && element_size(sum->dtype()) > 2 && unique(*sum) &&
+                          sum->impl()->storage->owned() && sum->is_contiguous();
+    return in_place ? sum : nullptr;
   }
 
   // Brings a gradient from the broadcast shape to the input's, and checks it.
@@ -381,6 +458,7 @@ class Run {
   const GradOptions& options_;
   const Tensors* inputs_;
   bool keep_;
+  int waiting_nodes_ = 0;  // whose gradient for a leaf is put off
   PointerMap nodes_;
   PointerMap leaf_numbers_;
   std::vector<NodeState> states_;

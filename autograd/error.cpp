@@ -1,4 +1,5 @@
 #include <regard/autograd/error.hpp>
+#include <regard/autograd/profiler_hooks.hpp>
 
 #include <exception>
 #include <iostream>
@@ -28,8 +29,14 @@ WarningHandler& warning_handler() {
 ErrorScope::ErrorScope(Describe describe, const void* object)
     : describe_(describe), object_(object), outer_(innermost_scope) {
   innermost_scope = this;
+  if (profiling::active()) [[unlikely]]
+    profiling::layer_entered(*this);
 }
-ErrorScope::~ErrorScope() { innermost_scope = outer_; }
+ErrorScope::~ErrorScope() {
+  innermost_scope = outer_;
+  if (profiling::active()) [[unlikely]]
+    profiling::layer_left(*this);
+}
 
 std::string ErrorScope::innermost() {
   if (!innermost_scope) return {};

@@ -26,7 +26,9 @@ Node::~Node() { counters::live_nodes.fetch_sub(1, std::memory_order_relaxed); }
 void intrusive_ptr_add_ref(Node* node) { node->references_.fetch_add(1, std::memory_order_relaxed); }
 
 void intrusive_ptr_release(Node* node) {
-  if (node->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (node->references_.load(std::memory_order_acquire) != 1 &&
+      node->references_.fetch_sub(1, std::memory_order_acq_rel) != 1)
+    return;
   // Deleting a node drops its inputs' nodes: a chain of a million must not recurse, so nodes that die while
   // another is being deleted wait in a list. The list's own destruction at thread end may come before that of
   // a static tensor; a plain pointer tells.
@@ -46,10 +48,46 @@ void intrusive_ptr_release(Node* node) {
   waiting = nullptr;
 }
 
+void Node::keep_output_for_users() {
+  if (released_ || kept_output_.defined() || recomputed_users_.load(std::memory_order_acquire) == 0) return;
+  NoGrad no_grad;
+  kept_output_ = recompute(Saved(*this, 0));
+}
+
 void Node::release_saved() {
   released_ = true;
-  for (SavedTensor& entry : saved()) entry.impl.reset();
+  for (SavedTensor& entry : saved()) {
+    entry.impl.reset();
+    entry.from.reset();
+  }
   release_resources();
+}
+
+Tensor Node::recompute(const Saved&) { fail<GraphError>(name_, "its output cannot be computed again"); }
+
+Tensor Node::recomputed(bool last) {
+  Tensor value = kept_output_;
+  if (!value.defined()) {
+    NoGrad no_grad;
+    value = recompute(Saved(*this, 0));
+    if (last && recomputed_users_.load(std::memory_order_acquire) > 1) kept_output_ = value;
+  } else if (last && recomputed_users_.load(std::memory_order_acquire) == 1) {
+    kept_output_ = Tensor();
+  }
+  Tensor output = value.detach();
+  output.impl()->node = NodePtr(this);
+  output.impl()->requires_grad = true;
+  return output;
+}
+
+void Recomputed::set(const NodePtr& node) {
+  node_ = node;
+  node->recomputed_users_.fetch_add(1, std::memory_order_relaxed);
+}
+void Recomputed::reset() {
+  if (!node_) return;
+  if (node_->recomputed_users_.fetch_sub(1, std::memory_order_acq_rel) == 1) node_->kept_output_ = Tensor();
+  node_.reset();
 }
 
 bool needs_record(std::span<const Tensor* const> inputs) {
@@ -64,6 +102,7 @@ uint64_t latest_sequence() { return sequence_counter; }
 void Node::attach(const char* name, std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                   std::span<const Tensor* const> saved) {
   name_ = name;
+  precision_ = matmul_precision();
   uint64_t latest = sequence_counter;
   for (size_t i = 0; i < inputs.size(); ++i) {
     TensorImpl* impl = inputs[i]->impl();
@@ -85,8 +124,14 @@ void Node::attach(const char* name, std::span<const Tensor* const> inputs, std::
     TensorImpl* impl = saved[i]->impl();
     for (size_t k = 0; k < outputs.size(); ++k)
       if (outputs[k]->impl() == impl) entry.output_index = static_cast<int32_t>(k);
-    entry.impl = entry.output_index < 0 ? saved[i]->impl_ptr() : saved[i]->detach().impl_ptr();
     entry.version = impl->storage->version();
+    if (entry.output_index >= 0)
+      entry.impl = saved[i]->detach().impl_ptr();
+    else if (impl->node && impl->shape.numel() * element_size(impl->dtype) >= least_recomputed_bytes &&
+             impl->node->recomputes() && entry.version == 0)
+      entry.from.set(impl->node);
+    else
+      entry.impl = saved[i]->impl_ptr();
   }
 
   for (size_t k = 0; k < outputs.size(); ++k) {
@@ -101,10 +146,13 @@ void Node::attach(const char* name, std::span<const Tensor* const> inputs, std::
     impl->requires_grad = is_floating(impl->dtype);
     if (!impl->requires_grad) impl->node.reset();  // an output of indices
   }
+  if (profiling::active()) [[unlikely]]
+    profiling::node_made(*this);
 }
 
 Tensor Saved::operator[](size_t i) const {
   const SavedTensor& entry = node_.saved()[i];
+  if (entry.from.get()) return entry.from.get()->recomputed(last_);
   if (!entry.impl) {
     check<GraphError>(!node_.released(), node_.name(),
                       "what its gradient needs was freed by an earlier backward: pass retain_graph, or compute the "
@@ -124,6 +172,26 @@ Tensor Saved::operator[](size_t i) const {
   output.impl()->output_index = static_cast<uint32_t>(entry.output_index);
   output.impl()->requires_grad = true;
   return output;
+}
+
+Tensor Saved::take(size_t i) const {
+  Tensor x = (*this)[i];
+  if (!last_ || !x.defined()) return x;
+  SavedTensor& entry = node_.saved()[i];
+  entry.impl.reset();
+  entry.from.reset();
+  return x;
+}
+
+bool reusable(const Tensor& x) {
+  return x.defined() && !grad_mode && x.impl()->references.load(std::memory_order_acquire) == 1 &&
+         x.impl()->storage->unique() && x.impl()->storage->owned();
+}
+
+Tensor reuse(const Tensor& spent, const Tensor& x) {
+  if (reusable(spent) && spent.shape() == x.shape() && spent.dtype() == x.dtype() && spent.is_contiguous())
+    return spent;
+  return empty_like(x);
 }
 
 // ---- Nodes of any size
@@ -158,6 +226,8 @@ std::vector<const Tensor*> pointers(const Tensors& tensors) {
 
 void record_general(std::string name, std::span<Tensor* const> outputs, std::span<const Tensor* const> inputs,
                     std::span<const Tensor* const> saved, GeneralBackward backward) {
+  if (profiling::active()) [[unlikely]]
+    profiling::op_done(name.c_str(), outputs, inputs, saved);
   if (!needs_record(inputs)) return;
   auto* node = new GeneralNode(std::move(name), inputs.size(), saved.size(), std::move(backward));
   NodePtr keep(node);

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include <regard/autograd/matmul_precision.hpp>
+#include <regard/autograd/profiler_hooks.hpp>
 #include <regard/autograd/tensor.hpp>
 
 namespace regard {
@@ -71,15 +73,38 @@ struct Edge {
   bool needed() const { return node != nullptr || leaf != nullptr; }
 };
 
+/// The node whose output is kept by keeping the node: it counts how many do.
+class Recomputed {
+ public:
+  Recomputed() = default;
+  Recomputed(const Recomputed&) = delete;
+  Recomputed& operator=(const Recomputed&) = delete;
+  ~Recomputed() { reset(); }
+  void set(const NodePtr& node);
+  void reset();
+  Node* get() const { return node_.get(); }
+
+ private:
+  NodePtr node_;
+};
+
 /// A tensor kept for backward, with the version it had. An output of the node itself is kept without its graph
 /// (no cycle) and comes back attached.
+///
+/// A large output of a cheap op (an activation, a norm; see record_recomputable()) is not kept: the op's node is, which
+/// the graph holds anyway, and what that saved gives the value once more, to the bit, when backward asks for it. So
+/// memory holds the input of a gelu, and not its output beside it.
 struct SavedTensor {
   TensorImplPtr impl;
   uint32_t version = 0;
   int32_t output_index = -1;
+  Recomputed from;  // in place of impl
 };
 
 class Saved;
+
+/// Outputs of fewer bytes are kept as they are: time counts there, and memory does not.
+constexpr int64_t least_recomputed_bytes = int64_t{1} << 19;
 
 /// One recorded op. Holds where its inputs' gradients go and what its gradient needs.
 class Node {
@@ -92,7 +117,20 @@ class Node {
   std::span<Edge> edges() { return {edges_, edge_count_}; }
   std::span<SavedTensor> saved() { return {saved_, saved_count_}; }
   bool released() const { return released_; }
+  /// What held when the op was recorded; its gradient is computed with it.
+  MatmulPrecision recorded_precision() const { return precision_; }
+  /// Drops what was kept for backward.
   void release_saved();
+  /// Before the node runs for the last time: where other nodes still count on its output, it is kept from now on.
+  void keep_output_for_users();
+
+  /// Whether run() may be called more than once, each time for some of the inputs, at no extra cost to speak of.
+  virtual bool runs_in_parts() const { return false; }
+  /// Whether the only output can be had again from what is saved.
+  virtual bool recomputes() const { return false; }
+  /// The output again, attached to this node. `last`: its users run for the last time, so that the value may be kept
+  /// for those that follow and go with the last of them.
+  Tensor recomputed(bool last);
 
   struct OutputInfo {
     Shape shape;
@@ -131,26 +169,51 @@ class Node {
     saved_count_ = saved_count;
   }
   virtual void release_resources() {}
+  /// The output's elements from the saved tensors, where recomputes(); recording is off.
+  virtual Tensor recompute(const Saved& saved);
 
  private:
+  friend class Recomputed;
   std::atomic<uint32_t> references_{0};
+  std::atomic<uint32_t> recomputed_users_{0};
   uint32_t edge_count_ = 0;
   uint32_t saved_count_ = 0;
   bool released_ = false;
+  MatmulPrecision precision_ = MatmulPrecision::f32;
   const char* name_ = "";
   uint64_t sequence_ = 0;
   Edge* edges_ = nullptr;
   SavedTensor* saved_ = nullptr;
   OutputInfo output_;
   std::vector<OutputInfo> more_outputs_;
+  Tensor kept_output_;  // a recomputed one, without graph, while users wait for it
+};
+
+/// The gradients that an engine has added up so far.
+class GradientSums {
+ public:
+  /// The sum where an edge leads, if it may be added to in place; else null.
+  virtual Tensor* sum(const Edge& edge) = 0;
+
+ protected:
+  ~GradientSums() = default;
 };
 
 /// What a gradient function sees of its node.
 class Saved {
  public:
-  Saved(Node& node, uint64_t needed) : node_(node), needed_(needed) {}
-  /// The i-th saved tensor; a GraphError when it was changed in place since.
+  /// `last`: the node is not run again.
+  Saved(Node& node, uint64_t needed, bool last = false, GradientSums* sums = nullptr)
+      : node_(node), needed_(needed), last_(last), sums_(sums) {}
+  /// The i-th saved tensor; a GraphError when it was changed in place since. One that is recomputed is computed at each
+  /// call: ask once.
   Tensor operator[](size_t i) const;
+  /// The same, for a gradient function that asks for it no more: where the node runs for the last time it lets go of
+  /// it, so that memory is free, or may be written over (see reuse()), while the function still runs.
+  Tensor take(size_t i) const;
+  /// The gradient that input i has so far from other ops, where it may be added to in place, else null. A gradient
+  /// function that changes few of its elements adds them there, and leaves its own gradient of the input undefined.
+  Tensor* sum(size_t i) const { return sums_ ? sums_->sum(node_.edges()[i]) : nullptr; }
   size_t size() const { return node_.saved().size(); }
   /// Whether the gradient of input i is wanted now: leave it undefined where not.
   bool needs(size_t i) const { return i >= 63 ? (needed_ >> 63) != 0 : ((needed_ >> i) & 1U) != 0; }
@@ -158,7 +221,16 @@ class Saved {
  private:
   Node& node_;
   uint64_t needed_;
+  bool last_;
+  GradientSums* sums_;
 };
+
+/// Whether nobody but this handle can see the elements of x, nothing is recorded and the memory is the library's own: a
+/// gradient function may write its result over what it needs no more.
+bool reusable(const Tensor& x);
+/// Memory for a result like x, elements not initialised: `spent`'s own where it is reusable() and dense with x's shape
+/// and dtype, else new.
+Tensor reuse(const Tensor& spent, const Tensor& x);
 
 template <size_t N>
 using TensorRefs = std::array<const Tensor*, N>;
@@ -180,12 +252,17 @@ bool needs_record(std::span<const Tensor* const> inputs);
 /// The sequence number of the latest op that this thread recorded: later ones have larger numbers.
 uint64_t latest_sequence();
 
-template <class F, size_t Inputs, size_t SavedCount>
+/// For ops whose output is not computed again.
+struct NotRecomputed {};
+
+template <class F, size_t Inputs, size_t SavedCount, class R = NotRecomputed>
 class ClosureNode final : public Node {
  public:
-  explicit ClosureNode(const F& function) : function_(function) {
+  explicit ClosureNode(const F& function, const R& again = {}) : function_(function), again_(again) {
     use_slots(edge_slots_.data(), Inputs, saved_slots_.data(), SavedCount);
   }
+  bool runs_in_parts() const override { return true; }
+  bool recomputes() const override { return !std::is_same_v<R, NotRecomputed>; }
   Grads run(const Saved& saved, std::span<const Tensor> grads) override {
     if constexpr (std::is_invocable_v<const F&, const Saved&, const Tensor&>)
       return function_(saved, grads[0]);
@@ -194,7 +271,14 @@ class ClosureNode final : public Node {
   }
 
  private:
+  Tensor recompute(const Saved& saved) override {
+    if constexpr (std::is_same_v<R, NotRecomputed>)
+      return Node::recompute(saved);
+    else
+      return again_(saved);
+  }
   F function_;
+  [[no_unique_address]] R again_;
   std::array<Edge, Inputs> edge_slots_;
   std::array<SavedTensor, SavedCount> saved_slots_;
 };
@@ -206,8 +290,26 @@ class ClosureNode final : public Node {
 template <size_t N, size_t M, class F>
 Tensor record(const char* name, Tensor output, const TensorRefs<N>& inputs, const TensorRefs<M>& saved, F backward) {
   static_assert(std::is_trivially_destructible_v<F>, "a gradient function captures numbers and Shapes, no tensors");
+  Tensor* outputs[] = {&output};
+  if (profiling::active()) [[unlikely]]
+    profiling::op_done(name, outputs, inputs, saved);
   if (!needs_record(inputs)) return output;
   NodePtr node(new ClosureNode<F, N, M>(backward));
+  node->attach(name, inputs, outputs, saved);
+  return output;
+}
+
+/// The same for an op whose output is cheap to compute again from what it saves: `again(const Saved&) -> Tensor`, with
+/// the same kernel, so that bits are equal. Ops that save the output then keep this op's node in its place, from
+/// least_recomputed_bytes on. It pays where the saved tensors are in memory anyway, and takes much less time than what
+/// the output is saved for.
+template <size_t N, size_t M, class F, class R>
+Tensor record_recomputable(const char* name, Tensor output, const TensorRefs<N>& inputs, const TensorRefs<M>& saved,
+                           F backward, R again) {
+  static_assert(std::is_trivially_destructible_v<F> && std::is_trivially_destructible_v<R>,
+                "a gradient function captures numbers and Shapes, no tensors");
+  if (!needs_record(inputs)) return output;
+  NodePtr node(new ClosureNode<F, N, M, R>(backward, again));
   Tensor* outputs[] = {&output};
   node->attach(name, inputs, outputs, saved);
   return output;
@@ -218,6 +320,8 @@ template <size_t K, size_t N, size_t M, class F>
 void record_outputs(const char* name, const std::array<Tensor*, K>& outputs, const TensorRefs<N>& inputs,
                     const TensorRefs<M>& saved, F backward) {
   static_assert(std::is_trivially_destructible_v<F>, "a gradient function captures numbers and Shapes, no tensors");
+  if (profiling::active()) [[unlikely]]
+    profiling::op_done(name, outputs, inputs, saved);
   if (!needs_record(inputs)) return;
   NodePtr node(new ClosureNode<F, N, M>(backward));
   node->attach(name, inputs, outputs, saved);

@@ -23,11 +23,13 @@ class Storage {
   /// Counts writes: a tensor saved for backward and changed since is found by it.
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
+  /// Whether the memory is the allocator's, and not the caller's: see wrap().
+  bool owned() const { return owned_; }
   bool unique() const { return references_.load(std::memory_order_acquire) == 1; }
 
   friend void intrusive_ptr_add_ref(Storage* storage) { storage->references_.fetch_add(1, std::memory_order_relaxed); }
   friend void intrusive_ptr_release(Storage* storage) {
-    if (storage->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete storage;
+    if (storage->unique() || storage->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete storage;
   }
 
  private:

@@ -8,10 +8,7 @@
 
 namespace regard {
 
-void intrusive_ptr_add_ref(TensorImpl* impl) { impl->references.fetch_add(1, std::memory_order_relaxed); }
-void intrusive_ptr_release(TensorImpl* impl) {
-  if (impl->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete impl;
-}
+void destroy(TensorImpl* impl) { delete impl; }
 
 namespace {
 
@@ -187,11 +184,17 @@ void check_writable(const char* op, const Tensor& x) {
                      "returns a new tensor, or detach()");
   if (impl.requires_grad && grad_enabled())
     fail<GraphError>(op, "the tensor of shape ", impl.shape, " requires a gradient: write to it inside a NoGrad scope");
-  // Elements alias where a stride is 0, or where strides are too small to reach past what lies inside.
+  check<ValueError>(!repeats_elements(x), op, "elements of the tensor of shape ", impl.shape, " and strides ",
+                    impl.strides, " share memory (it was expanded): write to a clone() instead");
+}
+
+bool repeats_elements(const Tensor& x) {
+  const TensorImpl& impl = *x.impl();
+  // Where a stride is 0, or where strides are too small to reach past what lies inside.
   std::array<std::pair<int64_t, int64_t>, Shape::max_dims> dims;  // (stride, size), by rising stride
   size_t count = 0;
   for (int64_t i = 0; i < impl.shape.dim(); ++i) {
-    if (impl.shape[i] == 0) return;
+    if (impl.shape[i] == 0) return false;
     if (impl.shape[i] == 1) continue;
     size_t at = count++;
     for (; at > 0 && dims[at - 1].first > impl.strides[i]; --at) dims[at] = dims[at - 1];
@@ -199,10 +202,10 @@ void check_writable(const char* op, const Tensor& x) {
   }
   int64_t reach = 1;  // elements that the inner dimensions span
   for (size_t i = 0; i < count; ++i) {
-    check<ValueError>(dims[i].first >= reach, op, "elements of the tensor of shape ", impl.shape, " and strides ",
-                      impl.strides, " share memory (it was expanded): write to a clone() instead");
+    if (dims[i].first < reach) return true;
     reach = dims[i].first * (dims[i].second - 1) + reach;
   }
+  return false;
 }
 
 namespace {

@@ -30,8 +30,8 @@ using TensorImplPtr = boost::intrusive_ptr<TensorImpl>;
 
 void intrusive_ptr_add_ref(Node* node);
 void intrusive_ptr_release(Node* node);
-void intrusive_ptr_add_ref(TensorImpl* impl);
-void intrusive_ptr_release(TensorImpl* impl);
+inline void intrusive_ptr_add_ref(TensorImpl* impl);
+inline void intrusive_ptr_release(TensorImpl* impl);
 
 /// dtype and device of a new tensor: `zeros({2, 3}, DType::f64)`.
 struct TensorOptions {
@@ -259,6 +259,7 @@ struct LeafState {
   std::vector<std::pair<uint64_t, GradHook>> hooks;
   std::vector<std::pair<uint64_t, AccumulateHook>> accumulate_hooks;
   Listing listing = Listing::plain;
+  bool stepped_in_backward = false;  // an optimizer steps it there, and frees its gradient
 };
 
 /// The state behind a Tensor handle. Users of the library have no need of it.
@@ -279,6 +280,15 @@ struct TensorImpl {
     return *leaf;
   }
 };
+
+void destroy(TensorImpl* impl);
+inline void intrusive_ptr_add_ref(TensorImpl* impl) { impl->references.fetch_add(1, std::memory_order_relaxed); }
+inline void intrusive_ptr_release(TensorImpl* impl) {
+  // Nobody else can take a handle from the only one: a plain look spares most tensors a locked subtraction.
+  if (impl->references.load(std::memory_order_acquire) == 1 ||
+      impl->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    destroy(impl);
+}
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
@@ -369,5 +379,7 @@ void check_integer(const char* op, const char* argument, const Tensor& x);
 void check_same_device(const char* op, const Tensor& a, const Tensor& b);
 /// In-place writes: a GraphError where the graph forbids them, a ValueError where elements alias.
 void check_writable(const char* op, const Tensor& x);
+/// Whether several elements may lie in one place, as in what expand() gives.
+bool repeats_elements(const Tensor& x);
 
 }  // namespace regard

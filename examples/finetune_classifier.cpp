@@ -104,6 +104,7 @@ int run(int argc, char** argv) {
   if (!given) return 0;
   ClassifierOptions options = *given;
   regard::set_num_threads(static_cast<int>(options.threads));
+  use_precision(options.precision);
   regard::manual_seed(static_cast<uint64_t>(options.seed));
   if (options.classify) return classify(options);
 

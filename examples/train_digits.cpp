@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   if (!given) return 0;
   const DigitsOptions& options = *given;
   regard::set_num_threads(static_cast<int>(options.threads));
+  use_precision(options.precision);
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
   const std::filesystem::path file = options.data ? std::filesystem::path(*options.data) : digits_file();

@@ -122,6 +122,7 @@ int train(int argc, char** argv) {
   if (!given) return 0;
   LanguageOptions& options = *given;
   regard::set_num_threads(static_cast<int>(options.threads));
+  use_precision(options.precision);
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
   Run run = options.resume ? resumed(options) : begun(options);

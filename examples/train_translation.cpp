@@ -114,6 +114,7 @@ int run(int argc, char** argv) {
   if (!given) return 0;
   const TranslationOptions& options = *given;
   regard::set_num_threads(static_cast<int>(options.threads));
+  use_precision(options.precision);
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
   if (options.resume && options.file) check_data_is_there(*options.file, *options.resume);

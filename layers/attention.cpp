@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <regard/autograd/ops/projection.hpp>
 #include <regard/autograd/ops/rotary.hpp>
 #include <regard/layers/init.hpp>
 #include <regard/layers/positions.hpp>
@@ -67,9 +68,32 @@ Tensor MultiHeadAttention::split_heads(const Tensor& projected, int64_t heads) c
 
 /// [N, H, L, D] -> [N, L, H * D], or [L, H * D].
 Tensor MultiHeadAttention::merge_heads(const Tensor& context, bool batched) const {
-  Tensor merged =
-      context.transpose(1, 2).reshape({context.size(0), context.size(2), context.size(1) * context.size(3)});
+  Tensor merged = regard::detail::merge_heads(context);
   return batched ? merged : merged.squeeze(0);
+}
+
+/// The heads of keys and values of `memory`, and of queries of `x`: in one op where they are projections of one tensor
+/// and plain ones.
+std::array<Tensor, 3> MultiHeadAttention::project(const Tensor& x, const Tensor& keys, const Tensor& values) const {
+  using regard::detail::Projection;
+  const int64_t head_width = query.weight.size(0) / num_heads;
+  const auto of = [](const Linear& layer) { return Projection{layer.weight, layer.bias}; };
+  const auto plain = [&](const Linear& layer, const Tensor& input) {
+    return !layer.lora && regard::detail::can_project(input, of(layer), head_width);
+  };
+  const Tensor in = x.dim() == 3 ? x : x.unsqueeze(0);
+  if (x.impl() == keys.impl() && x.impl() == values.impl() && plain(query, in) && plain(key, in) && plain(value, in))
+    return regard::detail::project_heads<3>(in, {of(query), of(key), of(value)}, head_width);
+  Tensor q = plain(query, in) ? regard::detail::project_heads<1>(in, {of(query)}, head_width)[0]
+                              : split_heads(query(x), num_heads);
+  if (keys.impl() == values.impl()) {
+    const Tensor memory = keys.dim() == 3 ? keys : keys.unsqueeze(0);
+    if (plain(key, memory) && plain(value, memory)) {
+      auto [k, v] = regard::detail::project_heads<2>(memory, {of(key), of(value)}, head_width);
+      return {std::move(q), std::move(k), std::move(v)};
+    }
+  }
+  return {std::move(q), split_heads(key(keys), key_value_heads), split_heads(value(values), key_value_heads)};
 }
 
 AttentionOptions MultiHeadAttention::options(const AttentionMasks& masks) const {
@@ -98,8 +122,7 @@ std::pair<Tensor, Tensor> MultiHeadAttention::attend(const Tensor& q_in, const T
     check<ShapeError>(k_in.size(0) == q_in.size(0) && v_in.size(0) == q_in.size(0), op, "query ", q_in.shape(),
                       ", key ", k_in.shape(), " and value ", v_in.shape(), " have different batch sizes");
 
-  Tensor q = split_heads(query(q_in), num_heads), k = split_heads(key(k_in), key_value_heads),
-         v = split_heads(value(v_in), key_value_heads);
+  auto [q, k, v] = project(q_in, k_in, v_in);
   if (rotary) {
     // Only differences of positions matter: the shorter of the two is moved to the end of the other.
     const int64_t queries = q.size(2), keys = k.size(2);
@@ -127,8 +150,7 @@ std::pair<Tensor, Tensor> MultiHeadAttention::forward_with_weights(const Tensor&
 Tensor MultiHeadAttention::operator()(const Tensor& x, KeyValueCache& cache, const AttentionMasks& masks) const {
   LayerScope scope(*this);
   const bool batched = has_batch("x", x);
-  Tensor q = split_heads(query(x), num_heads), k = split_heads(key(x), key_value_heads),
-         v = split_heads(value(x), key_value_heads);
+  auto [q, k, v] = project(x, x, x);
   if (rotary) {
     q = rotary_positions(q, cache.length, *rotary);
     k = rotary_positions(k, cache.length, *rotary);

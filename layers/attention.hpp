@@ -1,6 +1,7 @@
 // MultiHeadAttention.
 #pragma once
 
+#include <array>
 #include <optional>
 
 #include <regard/autograd/ops.hpp>
@@ -73,6 +74,7 @@ struct MultiHeadAttention : Layer {
  private:
   std::pair<Tensor, Tensor> attend(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const AttentionMasks& masks, bool with_weights) const;
+  std::array<Tensor, 3> project(const Tensor& x, const Tensor& keys, const Tensor& values) const;
   Tensor split_heads(const Tensor& projected, int64_t heads) const;
   Tensor merge_heads(const Tensor& context, bool batched) const;
   AttentionOptions options(const AttentionMasks& masks) const;

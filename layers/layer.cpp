@@ -36,18 +36,31 @@ void Walk::check_name(const std::string& path, const std::string& name) {
 }
 
 void Members::operator()(const std::string& name, Parameter& parameter) {
+  if (!walk_.names) {
+    if (walk_.on_parameter && parameter.defined()) walk_.on_parameter({}, parameter);
+    return;
+  }
   std::string path = walk_.path(name);
   walk_.check_name(path, name);
   if (walk_.on_parameter && parameter.defined()) walk_.on_parameter(path, parameter);
 }
 
 void Members::operator()(const std::string& name, Buffer& buffer) {
+  if (!walk_.names) {
+    if (walk_.on_buffer && buffer.defined()) walk_.on_buffer({}, buffer);
+    return;
+  }
   std::string path = walk_.path(name);
   walk_.check_name(path, name);
   if (walk_.on_buffer && buffer.defined()) walk_.on_buffer(path, buffer);
 }
 
 void Members::operator()(const std::string& name, Layer& layer) {
+  if (!walk_.names) {
+    if (walk_.on_layer) walk_.on_layer({}, layer);
+    walk_.visit(layer);
+    return;
+  }
   std::string path = walk_.path(name);
   walk_.check_name(path, name);
   const std::string whole = walk_.root_path_.empty() ? path : walk_.root_path_ + "." + path;
@@ -62,10 +75,12 @@ void Members::operator()(const std::string& name, Layer& layer) {
 }
 
 void Members::enter(const std::string& name) {
+  if (!walk_.names) return;
   walk_.outer_.push_back(walk_.prefix_);
   walk_.prefix_ = walk_.path(name);
 }
 void Members::leave() {
+  if (!walk_.names) return;
   walk_.prefix_ = walk_.outer_.back();
   walk_.outer_.pop_back();
 }
@@ -122,7 +137,10 @@ int64_t Layer::parameter_count() const {
 }
 
 void Layer::zero_grad() const {
-  each_parameter(*this, [](const std::string&, Parameter& parameter) { parameter.zero_grad(); });
+  Walk walk;
+  walk.names = false;
+  walk.on_parameter = [](const std::string&, Parameter& parameter) { parameter.zero_grad(); };
+  walk.run(*this);
 }
 
 void Layer::set_requires_grad(bool requires_grad) {

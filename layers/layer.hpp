@@ -152,6 +152,8 @@ class Walk {
  public:
   std::function<void(const std::string& path, Parameter&)> on_parameter;
   std::function<void(const std::string& path, Buffer&)> on_buffer;
+  /// false: names are not looked at, and paths are empty. For what is done each step.
+  bool names = true;
   /// Before its members, with its name in the layer around it; empty for the root.
   std::function<void(const std::string& name, Layer&)> on_layer;
 

@@ -38,12 +38,14 @@ TransformerEncoderLayer::TransformerEncoderLayer(int64_t width, int64_t num_head
 
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {
   LayerScope scope(*this);
-  return finish(x, attention(norm_first ? norm1(x) : x, masks));
+  const Tensor attended = attention(norm_first ? norm1(x) : x, masks);  // norm1's output is gone after this
+  return finish(x, attended);
 }
 
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, KeyValueCache& cache, const AttentionMasks& masks) const {
   LayerScope scope(*this);
-  return finish(x, attention(norm_first ? norm1(x) : x, cache, masks));
+  const Tensor attended = attention(norm_first ? norm1(x) : x, cache, masks);
+  return finish(x, attended);
 }
 
 std::pair<Tensor, Tensor> TransformerEncoderLayer::forward_with_weights(const Tensor& x,

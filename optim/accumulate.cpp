@@ -6,6 +6,7 @@
 
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/optim/optimizer.hpp>
 
 namespace regard::optim {
 
@@ -27,6 +28,7 @@ void GradientAccumulation::backward(const Tensor& mean_loss, double items) {
   check<ShapeError>(mean_loss.numel() == 1, kOp, "the loss has shape ", mean_loss.shape(),
                     "; a single number is expected, the mean over the items");
   check<ValueError>(std::isfinite(items) && items >= 0, kOp, "items ", items, " must be finite and not negative");
+  check_not_stepped_in_backward(kOp, parameters_);
   if (started_ && std::none_of(parameters_.begin(), parameters_.end(),
                                [](const Tensor& parameter) { return parameter.grad().defined(); }))
     items_ = loss_ = 0;  // zero_grad() has taken the sums away, so what they weighed goes, too

@@ -13,6 +13,7 @@ namespace {
 
 // The gradients that are there, each parameter once, with the position of the parameter.
 std::vector<std::pair<Tensor, size_t>> gradients(const char* op, const Tensors& parameters) {
+  check_not_stepped_in_backward(op, parameters);
   std::vector<std::pair<Tensor, size_t>> list;
   std::set<const TensorImpl*> seen;
   std::set<const Storage*> grads;

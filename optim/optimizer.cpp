@@ -38,33 +38,85 @@ const Optimizer::Group& Optimizer::at(size_t group) const {
   return groups_[group];
 }
 
+// What a step wants of a parameter with a gradient: checked before anything is changed.
+void Optimizer::check_state(size_t group, size_t index) const {
+  const Tensor& parameter = groups_[group].parameters[index];
+  const Tensor grad = parameter.grad();
+  if (!grad.defined()) return;
+  check<ShapeError>(grad.shape() == parameter.shape() && grad.dtype() == parameter.dtype(), name_, "parameter ", index,
+                    " of shape ", parameter.shape(), " and dtype ", parameter.dtype(), " has a gradient of shape ",
+                    grad.shape(), " and dtype ", grad.dtype());
+  for (const Tensor& slot : groups_[group].states[index].slots)
+    if (slot.defined())
+      check<DTypeError>(slot.dtype() == parameter.dtype(), name_, "parameter ", index, " of shape ", parameter.shape(),
+                        " is ", parameter.dtype(), " now, its state ", slot.dtype(),
+                        ": make a new optimizer after to()");
+}
+
+void Optimizer::step_one(size_t group, size_t index) {
+  const Tensor& parameter = groups_[group].parameters[index];
+  const Tensor grad = parameter.grad();
+  if (!grad.defined()) return;
+  State& state = groups_[group].states[index];
+  if (state.slots.empty()) state.slots.resize(slot_names_.size());
+  ++state.step;
+  update(group, parameter, grad.detach().contiguous(), state);
+  parameter.impl()->storage->bump_version();
+}
+
 void Optimizer::step() {
+  check<GraphError>(!steps_in_backward(), name_,
+                    "step(): parameters are stepped inside backward(), so this call has nothing to do: leave it out, "
+                    "or call step_in_backward(false) first");
   NoGrad no_grad;
-  for (const Group& group : groups_)  // all is checked before anything is changed
+  for (size_t g = 0; g < groups_.size(); ++g)
+    for (size_t i = 0; i < groups_[g].parameters.size(); ++i) check_state(g, i);
+  for (size_t g = 0; g < groups_.size(); ++g)
+    for (size_t i = 0; i < groups_[g].parameters.size(); ++i) step_one(g, i);
+}
+
+Optimizer::~Optimizer() { step_in_backward(false); }
+
+void Optimizer::step_in_backward(bool on) {
+  if (on == steps_in_backward()) return;
+  if (!on) {
+    for (HookHandle& handle : in_backward_) handle.remove();
+    in_backward_.clear();
+    for (const Group& group : groups_)
+      for (const Tensor& parameter : group.parameters) parameter.impl()->leaf_state().stepped_in_backward = false;
+    return;
+  }
+  for (const Group& group : groups_)
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       const Tensor& parameter = group.parameters[i];
-      Tensor grad = parameter.grad();
-      if (!grad.defined()) continue;
-      check<ShapeError>(grad.shape() == parameter.shape() && grad.dtype() == parameter.dtype(), name_, "parameter ", i,
-                        " of shape ", parameter.shape(), " and dtype ", parameter.dtype(), " has a gradient of shape ",
-                        grad.shape(), " and dtype ", grad.dtype());
-      for (const Tensor& slot : group.states[i].slots)
-        if (slot.defined())
-          check<DTypeError>(slot.dtype() == parameter.dtype(), name_, "parameter ", i, " of shape ", parameter.shape(),
-                            " is ", parameter.dtype(), " now, its state ", slot.dtype(),
-                            ": make a new optimizer after to()");
+      check<GraphError>(parameter.requires_grad(), name_, "step_in_backward: parameter ", i, " of shape ",
+                        parameter.shape(), " is frozen: unfreeze it before, or leave it out of the optimizer");
+      check<GraphError>(!parameter.impl()->leaf_state().stepped_in_backward, name_, "step_in_backward: parameter ", i,
+                        " of shape ", parameter.shape(), " is stepped inside backward() by another optimizer already");
     }
   for (size_t g = 0; g < groups_.size(); ++g)
     for (size_t i = 0; i < groups_[g].parameters.size(); ++i) {
       const Tensor& parameter = groups_[g].parameters[i];
-      Tensor grad = parameter.grad();
-      if (!grad.defined()) continue;
-      State& state = groups_[g].states[i];
-      if (state.slots.empty()) state.slots.resize(slot_names_.size());
-      ++state.step;
-      update(g, parameter, grad.detach().contiguous(), state);
-      parameter.impl()->storage->bump_version();
+      in_backward_.push_back(parameter.register_post_accumulate_grad_hook([this, g, i](const Tensor& leaf) {
+        check<GraphError>(!leaf.grad().requires_grad(), name_,
+                          "a backward() with create_graph keeps parameters as they are, and they are stepped inside "
+                          "it: use grad(), or call step_in_backward(false) first");
+        NoGrad no_grad;
+        check_state(g, i);
+        step_one(g, i);
+        leaf.zero_grad();
+      }));
+      parameter.impl()->leaf_state().stepped_in_backward = true;
     }
+}
+
+void check_not_stepped_in_backward(const char* op, const Tensors& parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i)
+    check<GraphError>(
+        !parameters[i].defined() || !parameters[i].impl()->leaf || !parameters[i].impl()->leaf->stepped_in_backward, op,
+        "parameter ", i, " of shape ", parameters[i].shape(),
+        " is stepped inside backward(), where its gradient is freed at once: this needs all gradients "
+        "together, so call step_in_backward(false) on its optimizer and step() after it");
 }
 
 void Optimizer::zero_grad() {

@@ -31,11 +31,30 @@ class Optimizer {
  public:
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
 
   void step();
   /// Leaves every gradient undefined.
   void zero_grad();
+
+  /// From now on each parameter is stepped inside backward(), as soon as its gradient is complete, and the gradient is
+  /// freed at once: those of a whole model are never in memory together. The results are those of step() to the bit.
+  ///
+  ///     AdamW optimizer(model.parameters(), 3e-4);
+  ///     optimizer.step_in_backward();
+  ///     for (...) {
+  ///       cross_entropy(model(x), targets).backward();  // steps
+  ///       schedule.step();
+  ///     }
+  ///
+  /// Every backward() is a step then, and what needs all gradients at once does not go with it: step(),
+  /// clip_grad_norm(), clip_grad_value(), GradientAccumulation and create_graph are GraphErrors. Hooks on a parameter
+  /// see its gradient before. A parameter that two optimizers would step, or that is frozen now, is a GraphError here;
+  /// a gradient that is there already is a part of the first step. When a backward() ends in an exception, the
+  /// parameters reached before have taken their step. `false` ends it. As PyTorch's hooks after the accumulation of
+  /// gradients, with which the same is built there.
+  void step_in_backward(bool on = true);
+  bool steps_in_backward() const { return !in_backward_.empty(); }
 
   size_t group_count() const { return groups_.size(); }
   // A group that is not there is an IndexError.
@@ -79,10 +98,16 @@ class Optimizer {
 
  private:
   const Group& at(size_t group) const;
+  void check_state(size_t group, size_t index) const;
+  void step_one(size_t group, size_t index);
 
   const char* name_;
   std::vector<const char*> slot_names_;
   std::vector<Group> groups_;
+  std::vector<HookHandle> in_backward_;  // a parameter each
 };
+
+/// For what needs all gradients at once: a GraphError where a parameter is stepped inside backward().
+void check_not_stepped_in_backward(const char* op, const Tensors& parameters);
 
 }  // namespace regard::optim

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regard/autograd/matmul_precision.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/run_folder.hpp>
@@ -138,6 +139,41 @@ TEST_CASE("a run that goes on writes the losses of one that was never ended") {
   workplace.must_run("--resume ./runs/many --steps 8 --width 8 --dropout 2e-1 --task reverse");
   workplace.must_run("--resume runs/many --steps 40");
   workplace.check_same("whole", "many");
+}
+
+TEST_CASE("a run whose products are in bf16 goes on so, to the last bit") {
+  const Workplace workplace;
+  const std::string options = " --length 3 --width 32 --heads 2 --layers 1 --batch 16 --examples 5 --threads 1";
+  const auto begun = [&](const std::string& name, const std::string& steps, const std::string& precision) {
+    const Ran ran = workplace.run("--steps " + steps + " --name " + name + precision + options);
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    return ran.out;
+  };
+  const bool available = regard::bf16_matmul_available();
+  const std::string said = available ? "precision matrix products in bf16, all else in f32"
+                                     : "precision f32: this processor has no fast products in bf16";
+  CHECK_THAT(begun("whole", "12", " --precision bf16"), Contains(said));
+  begun("parts", "6", " --precision bf16");
+  const Ran ran = workplace.run("--resume runs/parts --steps 12");
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  CHECK_THAT(ran.out, Contains(said));
+  workplace.check_same("whole", "parts");
+  const auto config = [&](const std::string& name) { return workplace.path / "runs" / name / "config.json"; };
+  CHECK(nlohmann::json::parse(test::read_raw(config("parts"))).at("precision") == "bf16");
+  CHECK_THAT(workplace.refused("--resume runs/parts --steps 13 --precision f32"),
+             Contains("--precision: f32 conflicts with bf16"));
+
+  CHECK_THAT(begun("plain", "12", ""), !Contains("precision"));
+  CHECK((workplace.losses("plain") != workplace.losses("whole")) == available);
+  // A run from before there was a choice.
+  begun("earlier", "6", "");
+  auto without = nlohmann::ordered_json::parse(test::read_raw(config("earlier")));
+  CHECK(without.erase("precision") == 1);
+  std::ofstream(config("earlier")) << without.dump();
+  workplace.must_run("--resume runs/earlier --steps 12");
+  workplace.check_same("plain", "earlier");
 }
 
 TEST_CASE("a run whose last steps no checkpoint has takes them again") {

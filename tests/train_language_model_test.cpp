@@ -85,7 +85,7 @@ TEST_CASE("train_language_model and generate explain every option") {
     static const std::regex option("\n  --[a-z0-9-]+( [^ \n]+)?(  +|\n +)[^\n ][^\n]{9}");
     for (auto at = std::sregex_iterator(ran.out.begin(), ran.out.end(), option); at != std::sregex_iterator(); ++at)
       ++options;
-    CHECK(options == (program == "generate" ? 13 : 34));
+    CHECK(options == (program == "generate" ? 13 : 35));
   }
   CHECK_FALSE(fs::exists(workplace.path / "runs"));
 }
@@ -291,8 +291,8 @@ TEST_CASE("train_language_model saves when it is told to stop, and goes on from 
 
 TEST_CASE("train_language_model: variants of the model train, resume and write") {
   Workplace workplace;
-  const std::string variants[] = {"--positions rotary --key-value-heads 1", "--positions alibi --untied",
-                                  "--recompute --dropout 0.1"};
+  const std::string variants[] = {"--precision bf16", "--positions rotary --key-value-heads 1",
+                                  "--positions alibi --untied", "--recompute --dropout 0.1"};
   for (const std::string& variant : variants) {
     INFO(variant);
     workplace.must_train(tiny_text + variant + " --steps 3 --name v");
@@ -438,4 +438,16 @@ TEST_CASE("train_language_model says that a training diverged, and keeps the las
   CHECK_THAT(ran.err, Contains("diverged"));
   CHECK(fs::exists(workplace.path / "runs/wild/checkpoints/step-0/model.safetensors"));
   CHECK(fs::exists(workplace.path / "runs/wild/loss.svg"));
+}
+
+TEST_CASE("train_language_model --profile writes a trace and shows a table, also of a run that goes on") {
+  Workplace workplace;
+  workplace.must_train(tiny_text + "--steps 4 --name run");
+  const Ran ran = workplace.train("--resume runs/run --steps 20 --profile trace.json");
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  CHECK_THAT(ran.out, Contains("profile of 5 steps, after 10:") && Contains("scaled_dot_product_attention backward"));
+  const nlohmann::json trace = nlohmann::json::parse(read_raw(workplace.path / "trace.json"));
+  CHECK(trace.at("traceEvents").size() > 100);
+  check_one_line(workplace.train(tiny_text + "--profile nowhere/t.json"), "train_language_model", "nowhere");
 }

@@ -48,7 +48,8 @@ TEST_CASE("train_sequence --help explains every option") {
   for (const char* option : {"task",     "pairs", "length",      "min-length",       "symbols", "held-out",
                              "examples", "width", "heads",       "layers",           "dropout", "steps",
                              "batch",    "lr",    "warmup",      "weight-decay",     "seed",    "threads",
-                             "name",     "help",  "decay-steps", "checkpoint-every", "resume"}) {
+                             "name",     "help",  "decay-steps", "checkpoint-every", "resume",  "profile",
+                             "precision"}) {
     INFO(option);
     // Its name, a placeholder perhaps, and behind at least two spaces or on the next line at least ten letters.
     CHECK(
@@ -67,6 +68,7 @@ TEST_CASE("train_sequence refuses a bad option with one line and status 2") {
   };
   const Mistake mistakes[] = {
       {"--task divide", "--task"},
+      {"--precision f16", "--precision: 'f16' is not f32 or bf16"},
       {"--length 0", "--length"},
       {"--length -3", "--length"},
       {"--length twelve", "twelve"},
@@ -318,4 +320,43 @@ TEST_CASE("mha_shapes prints the shapes that go in and come out") {
   CHECK(lines[0] == "輸入形狀: [4, 10, 512]");
   CHECK(lines[1] == "輸出形狀: [4, 10, 512]");
   CHECK(lines[2] == "[2, 3, 6]");
+}
+
+TEST_CASE("train_sequence --profile writes a trace of a few steps, shows a table, and changes no number") {
+  Workplace workplace;
+  const Ran plain = workplace.run(tiny + "--name plain");
+  const Ran profiled = workplace.run(tiny + "--name profiled --profile trace.json");
+  REQUIRE(plain.status == 0);
+  REQUIRE(profiled.status == 0);
+  CHECK(plain.out.find("profile of") == std::string::npos);
+  CHECK(profiled.out.find("profile of 5 steps, after 1:") != std::string::npos);  // of six in all
+  CHECK(profiled.out.find("linear backward") != std::string::npos);
+  CHECK(profiled.out.find("blocks.0.attention.query") != std::string::npos);
+  const nlohmann::json trace = nlohmann::json::parse(read_raw(workplace.path / "trace.json"));
+  int steps = 0, optimizer = 0;
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("name") == "step") ++steps;
+    if (event.at("name") == "adam_step") ++optimizer;
+  }
+  CHECK(steps == 5);
+  CHECK(optimizer > 0);
+  CHECK(read_raw(workplace.path / "runs/plain/checkpoint.safetensors").size() ==
+        read_raw(workplace.path / "runs/profiled/checkpoint.safetensors").size());
+  const auto losses = [&](const std::string& name) {
+    std::vector<double> list;
+    for (const nlohmann::json& line : workplace.metrics(name)) list.push_back(line.at("loss"));
+    return list;
+  };
+  CHECK(losses("plain") == losses("profiled"));
+  CHECK_FALSE(workplace.config("profiled").contains("profile"));
+
+  const Ran resumed = workplace.run("--resume runs/profiled --profile again.json");
+  CHECK(resumed.status == 2);  // there is nothing left to do
+  for (const auto& [file, message] : {std::pair{"missing/t.json", "--profile: there is no folder missing"},
+                                      {".", "--profile: . is a folder; give a file"}}) {
+    const Ran refused = workplace.run(tiny + "--name refused --profile " + file);
+    CHECK(refused.status == 2);
+    CHECK(refused.err.find(message) != std::string::npos);
+    CHECK_FALSE(fs::exists(workplace.path / "runs/refused"));
+  }
 }

@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include <regard/autograd/backend/large_blocks.hpp>
 #include <regard/autograd/error.hpp>
 
 namespace regard {
@@ -30,9 +31,17 @@ int bucket(int64_t block) {  // block is a rounded size
   return power * 4 + static_cast<int>((word >> (power - 2)) & 3U);
 }
 
+// The sanitizers see every allocation.
+#ifdef REGARD_SANITIZE
+constexpr bool keeps_large = false;
+#else
+constexpr bool keeps_large = true;
+#endif
+bool is_large(int64_t bytes) { return keeps_large && bytes >= least_large_bytes; }
+
 void* system_allocate(int64_t bytes) { return std::aligned_alloc(kAlignment, static_cast<size_t>(bytes)); }
 
-// Freed blocks of one thread, at most kMostKept bytes of them: no lock on the way of an op. The sanitizers see
+// Freed small blocks of one thread, at most kMostKept bytes of them: no lock on the way of an op. The sanitizers see
 // every allocation: with them nothing is kept.
 class Cache {
  public:
@@ -95,6 +104,15 @@ Cache* thread_cache() {
 
 void* allocate_memory(int64_t bytes, Device device) {
   check<DeviceError>(device.kind == Device::Kind::cpu, "allocate", "no backend for device ", device, " is built in");
+  if (is_large(bytes)) {
+    void* data = take_large_block(bytes);
+    if (!data) {
+      empty_cache();
+      data = take_large_block(bytes);
+    }
+    check<ValueError>(data != nullptr, "allocate", "out of memory: ", bytes, " bytes could not be had");
+    return data;
+  }
   int64_t block = rounded(bytes);
   Cache* cache = thread_cache();
   if (cache)
@@ -109,12 +127,14 @@ void* allocate_memory(int64_t bytes, Device device) {
 }
 
 void free_memory(void* data, int64_t bytes, Device) {
+  if (is_large(bytes)) return give_large_block(data, bytes);
   Cache* cache = thread_cache();
   if (!cache || !cache->keep(data, rounded(bytes))) std::free(data);
 }
 
 void empty_cache() {
   if (Cache* cache = thread_cache()) cache->clear();
+  trim_large_blocks();
 }
 
 }  // namespace regard

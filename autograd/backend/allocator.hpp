@@ -1,4 +1,5 @@
-// Memory for storages: blocks of rounded sizes that are kept when freed and given out again.
+// Memory for storages: small blocks of rounded sizes are kept by the thread that freed them and given out again; large
+// ones are joined and cut (large_blocks.hpp).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace regard {
 void* allocate_memory(int64_t bytes, Device device);
 /// `bytes` as given to allocate_memory.
 void free_memory(void* data, int64_t bytes, Device device);
-/// Gives the blocks kept by this thread back to the system.
+/// Gives the small blocks kept by this thread, and all free large ones, back to the system.
 void empty_cache();
 
 }  // namespace regard

@@ -200,7 +200,10 @@ struct Kernels {
   /// inverse of the sum of exponentials, 0 for rows with nothing to attend to.
   void (*attention)(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                     const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
-  /// The gradients of q, k and v, their last dimension dense; each may be undefined: not wanted.
+  /// Of each row the sum of dy y, [N, H, L], dense; the last dimension of dy and y is dense.
+  void (*attention_delta)(const Tensor& delta, const Tensor& dy, const Tensor& y);
+  /// The gradients of q, k and v, their last dimension dense; each may be undefined: not wanted. Each may be the tensor
+  /// itself of which it is the gradient, written over. y may be attention_delta()'s result in place of the output.
   void (*attention_grad)(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
                          const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                          const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
@@ -232,5 +235,11 @@ struct Kernels {
 /// The table of a device.
 const Kernels& kernels(Device device);
 inline const Kernels& kernels(const Tensor& x) { return kernels(x.device()); }
+
+/// The device's own, whatever stands in for it.
+const Kernels& own_kernels(Device device);
+/// Lets another table stand in for the CPU's own, from now on and on all threads; null ends it. For the Profiler, whose
+/// table calls the originals.
+void use_kernels(const Kernels* table);
 
 }  // namespace regard

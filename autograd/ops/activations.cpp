@@ -13,9 +13,10 @@ namespace regard {
 
 namespace {
 
-// g times the activation's derivative, from its input or output x.
+// g times the activation's derivative, from its input or output x. Written over g where nobody else holds it: no caller
+// reads g after this.
 Tensor compute_grad(BinaryOp op, const Tensor& x, const Tensor& g) {
-  Tensor dx = empty_like(x);
+  Tensor dx = reuse(g, x);
   kernels(x).binary(op, dx, x, g);
   return dx;
 }
@@ -123,15 +124,21 @@ Tensor relu(const Tensor& x) {
 
 Tensor gelu(const Tensor& x, GeluApproximation approximation) {
   if (approximation == GeluApproximation::tanh)
-    return record("gelu", unary_values("gelu", UnaryOp::gelu_tanh, x), inputs(x), saved(x),
-                  [](const Saved& s, const Tensor& g) { return Grads{gelu_tanh_grad(s[0], g)}; });
-  return record("gelu", unary_values("gelu", UnaryOp::gelu, x), inputs(x), saved(x),
-                [](const Saved& s, const Tensor& g) { return Grads{gelu_grad(s[0], g)}; });
+    return record_recomputable(
+        "gelu", unary_values("gelu", UnaryOp::gelu_tanh, x), inputs(x), saved(x),
+        [](const Saved& s, const Tensor& g) { return Grads{gelu_tanh_grad(s[0], g)}; },
+        [](const Saved& s) { return unary_values("gelu", UnaryOp::gelu_tanh, s[0]); });
+  return record_recomputable(
+      "gelu", unary_values("gelu", UnaryOp::gelu, x), inputs(x), saved(x),
+      [](const Saved& s, const Tensor& g) { return Grads{gelu_grad(s[0], g)}; },
+      [](const Saved& s) { return unary_values("gelu", UnaryOp::gelu, s[0]); });
 }
 
 Tensor silu(const Tensor& x) {
-  return record("silu", unary_values("silu", UnaryOp::silu, x), inputs(x), saved(x),
-                [](const Saved& s, const Tensor& g) { return Grads{silu_grad(s[0], g)}; });
+  return record_recomputable(
+      "silu", unary_values("silu", UnaryOp::silu, x), inputs(x), saved(x),
+      [](const Saved& s, const Tensor& g) { return Grads{silu_grad(s[0], g)}; },
+      [](const Saved& s) { return unary_values("silu", UnaryOp::silu, s[0]); });
 }
 
 Tensor activate(const Tensor& x, Activation activation) {

@@ -76,9 +76,13 @@ Tensor sub(Scalar a, const Tensor& b) {
 
 Tensor mul(const Tensor& a, const Tensor& b) {
   Tensor y = compute("mul", BinaryOp::mul, a, b);
-  return record("mul", y, inputs(a, b), saved(kept_for(b, a), kept_for(a, b)), [](const Saved& s, const Tensor& g) {
+  const Tensor &kept_a = kept_for(b, a), &kept_b = kept_for(a, b);
+  const auto backward = [](const Saved& s, const Tensor& g) {
     return Grads{s.needs(0) ? mul(g, s[1]) : Tensor(), s.needs(1) ? mul(g, s[0]) : Tensor()};
-  });
+  };
+  if (!kept_a.defined() || !kept_b.defined()) return record("mul", y, inputs(a, b), saved(kept_a, kept_b), backward);
+  return record_recomputable("mul", y, inputs(a, b), saved(kept_a, kept_b), backward,
+                             [](const Saved& s) { return compute("mul", BinaryOp::mul, s[0], s[1]); });
 }
 Tensor mul(const Tensor& a, Scalar b) {
   return record("mul", compute("mul", BinaryOp::mul, a, b), inputs(a), saved(),

@@ -305,19 +305,33 @@ Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSetting
   return grads;
 }
 
-/// The gradients of q, k and v; recorded, and then all three.
+/// Memory for the gradient of x: x's own where nobody else can see it.
+Tensor heads_for_gradient(const Tensor& x) {
+  if (reusable(x) && (x.strides()[3] == 1 || x.size(3) == 1) && !repeats_elements(x)) return x;
+  return empty_heads(x, x.size(3));
+}
+
+/// The gradients of q, k and v; recorded, and then all three. Written over q, k and v where nobody else holds them: no
+/// caller reads them after this.
 Grads attention_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& key_mask,
-                     const Tensor& alibi, const Tensor& y, const Tensor& statistics, const Tensor& g,
+                     const Tensor& alibi, Tensor y, const Tensor& statistics, const Tensor& g,
                      const FusedSettings& settings, std::array<bool, 3> wanted) {
   if (grad_enabled()) wanted = {true, true, true};
   Tensor dq, dk, dv;
-  if (wanted[0]) dq = empty_heads(q, q.size(3));
-  if (wanted[1]) dk = empty_heads(k, k.size(3));
-  if (wanted[2]) dv = empty_heads(v, v.size(3));
+  if (wanted[0]) dq = heads_for_gradient(q);
+  if (wanted[1]) dk = heads_for_gradient(k);
+  if (wanted[2]) dv = heads_for_gradient(v);
   Tensor whole = whole_mask(mask, q, k);
   const Heads heads(q, k, whole, alibi);
-  kernels(q).attention_grad(heads(dq), dk, dv, heads(g), heads(y), statistics, heads(q), k, v, heads(whole), key_mask,
-                            alibi, heads(settings));
+  y = heads(y);
+  const Tensor dy = heads(g);
+  if (reusable(y) && y.numel() * element_size(y.dtype()) >= least_recomputed_bytes && dy.strides()[3] == 1) {
+    const Tensor delta = empty({y.size(0), y.size(1), y.size(2)}, {y.dtype(), y.device()});
+    kernels(q).attention_delta(delta, dy, y);
+    y = delta;  // nobody needs the output any more
+  }
+  kernels(q).attention_grad(heads(dq), dk, dv, dy, y, statistics, heads(q), k, v, heads(whole), key_mask, alibi,
+                            heads(settings));
   if (grad_enabled())
     record_outputs("attention_grad", std::array{&dq, &dk, &dv}, inputs(q, k, v, g, mask),
                    saved(q, k, v, g, mask, key_mask, alibi),
@@ -346,9 +360,12 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   kernels(q).attention(folded(y), statistics, folded(q), k, v, folded(whole), key_mask, alibi, folded(settings));
   return record(name, y, inputs(q, k, v, mask), saved(q, k, v, mask, key_mask, alibi, y, statistics),
                 [settings](const Saved& s, const Tensor& g) {
-                  Grads grads = attention_grad(s[0], s[1], s[2], s[3], s[4], s[5], s[6].detach(), s[7], g, settings,
-                                               {s.needs(0), s.needs(1), s.needs(2)});
-                  if (s.needs(3)) grads[3] = mask_grad(s[0], s[1], s[2], s[3], s[4], s[5], g, settings);
+                  Tensor for_mask;
+                  if (s.needs(3)) for_mask = mask_grad(s[0], s[1], s[2], s[3], s[4], s[5], g, settings);
+                  Tensor y = s.take(6).detach();
+                  Grads grads = attention_grad(s.take(0), s.take(1), s.take(2), s[3], s[4], s[5], std::move(y), s[7], g,
+                                               settings, {s.needs(0), s.needs(1), s.needs(2)});
+                  if (for_mask.defined()) grads[3] = for_mask;
                   return grads;
                 });
 }

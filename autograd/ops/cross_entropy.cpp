@@ -118,10 +118,11 @@ Tensor target_mass(const Tensor& targets, const Tensor& ignored, const Tensor& w
   return unsqueeze(masked_fill(mass, ignored, 0), 1);
 }
 
-// The logits' gradient for the gradient `g` [rows] of each row's loss. Recorded: its own gradient is composed.
+// The logits' gradient for the gradient `g` [rows] of each row's loss. Recorded: its own gradient is composed. Written
+// over the logits where nobody else holds them: no caller reads them after this.
 Tensor cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& log_sum_exp, const Tensor& targets,
                           const Tensor& weight, SmoothedTarget form) {
-  Tensor dlogits = empty(logits.shape(), {logits.dtype(), logits.device()});
+  Tensor dlogits = reuse(logits, logits);
   kernels(g).cross_entropy_grad(dlogits, g, log_sum_exp, logits, targets, weight, form.ignore_index,
                                 form.label_smoothing);
   return record("cross_entropy_grad", dlogits, inputs(g, logits), saved(g, logits, log_sum_exp, targets, weight),
@@ -154,9 +155,10 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
   kernels(logits).cross_entropy(losses, log_sum_exp, rows.scores, rows.targets, weight, options.ignore_index,
                                 options.label_smoothing);
   const SmoothedTarget form{options.ignore_index, options.label_smoothing};
-  losses = record(
-      "cross_entropy", losses, inputs(rows.scores), saved(rows.scores, log_sum_exp, rows.targets, weight),
-      [form](const Saved& s, const Tensor& g) { return Grads{cross_entropy_grad(g, s[0], s[1], s[2], s[3], form)}; });
+  losses = record("cross_entropy", losses, inputs(rows.scores), saved(rows.scores, log_sum_exp, rows.targets, weight),
+                  [form](const Saved& s, const Tensor& g) {
+                    return Grads{cross_entropy_grad(g, s.take(0), s[1], s[2], s[3], form)};
+                  });
   return reduce_rows(losses, rows, weight, options.reduction);
 }
 

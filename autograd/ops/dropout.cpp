@@ -10,8 +10,18 @@ namespace {
 
 /// Linear in x, so the gradient is the same function of g; the mask is computed again from its counters, not kept.
 Tensor apply_dropout(const Tensor& x, double p, uint64_t seed, uint64_t offset) {
-  Tensor y = empty(x.shape(), TensorOptions(x.dtype(), x.device()));
-  kernels(x).dropout(y, x, p, seed, offset);
+  const auto values = [p, seed, offset](const Tensor& x) {
+    Tensor y = empty(x.shape(), TensorOptions(x.dtype(), x.device()));
+    kernels(x).dropout(y, x, p, seed, offset);
+    return y;
+  };
+  const Tensor y = values(x);
+  // What can be computed again costs nothing to keep, and then this can be computed again, too.
+  if (x.node() && x.numel() * element_size(x.dtype()) >= least_recomputed_bytes && x.node()->recomputes())
+    return record_recomputable(
+        "dropout", y, inputs(x), saved(x),
+        [p, seed, offset](const Saved&, const Tensor& g) { return Grads{apply_dropout(g, p, seed, offset)}; },
+        [values](const Saved& s) { return values(s[0]); });
   return record("dropout", y, inputs(x), saved(),
                 [p, seed, offset](const Saved&, const Tensor& g) { return Grads{apply_dropout(g, p, seed, offset)}; });
 }

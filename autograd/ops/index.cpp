@@ -100,6 +100,25 @@ void check_ids(const char* op, const Tensor& ids, int64_t rows) {
   check_indices(op, "id", ids, rows, ": weight has ", rows, " rows");
 }
 
+/// Adds what embedding_backward() gives to `sum` [rows, width], the same bits as their sum: of a large table few rows
+/// get anything.
+void add_embedding_backward(const Tensor& sum, const Tensor& g, const Tensor& ids, int64_t padding_idx) {
+  const std::vector<int64_t> every = ids.to_vector<int64_t>();
+  std::vector<int64_t> used = every;
+  std::sort(used.begin(), used.end());
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  std::vector<int64_t> places;
+  places.reserve(every.size());
+  for (int64_t id : every) places.push_back(std::lower_bound(used.begin(), used.end(), id) - used.begin());
+  const auto count = static_cast<int64_t>(used.size());
+  Tensor rows = zeros({count, g.shape()[1]}, {g.dtype(), g.device()});
+  kernels(g).index_add(rows, 0, from_vector(places, {static_cast<int64_t>(places.size())}), g);
+  const auto padding = std::lower_bound(used.begin(), used.end(), padding_idx);
+  if (padding != used.end() && *padding == padding_idx)
+    kernels(g).fill(make_view(rows, {g.shape()[1]}, {1}, (padding - used.begin()) * g.shape()[1]), 0);
+  kernels(g).index_add(sum, 0, from_vector(used, {count}), rows);
+}
+
 /// Zeros [rows, width] with each row of g [n, width] added at its id [n], but for ids equal to padding_idx.
 Tensor embedding_backward(const Tensor& g, const Tensor& ids, int64_t rows, int64_t padding_idx) {
   check_summable("embedding_backward", g);
@@ -194,6 +213,13 @@ Tensor embedding(const Tensor& ids, const Tensor& weight, int64_t padding_idx) {
   return record("embedding", y, inputs(weight), saved(list),
                 [rows, width, padding_idx](const Saved& s, const Tensor& g) {
                   Tensor list_of = s[0];
+                  // A tied table has a gradient already: no second one of its size.
+                  if (Tensor* sum = s.sum(0); sum != nullptr && list_of.numel() < rows) {
+                    check_summable("embedding_backward", g);
+                    check_ids("embedding_backward", list_of, rows);
+                    add_embedding_backward(*sum, reshape(g, {list_of.numel(), width}), list_of, padding_idx);
+                    return Grads(1);
+                  }
                   return Grads{embedding_backward(reshape(g, {list_of.numel(), width}), list_of, rows, padding_idx)};
                 });
 }

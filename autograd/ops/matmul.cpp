@@ -121,15 +121,16 @@ Tensor matrix_product(const Tensor& a, const Tensor& b) {
   multiply(y, a, b, {});
   return record("matmul", y, inputs(a, b), saved(a, b), [](const Saved& s, const Tensor& g) {
     Grads grads(2);
-    if (s.needs(0)) grads[0] = matmul(g, transpose(s[1], -2, -1));
-    if (s.needs(1)) {
-      Tensor left = s[0];
+    const Tensor b = s[1];
+    if (s.needs(1)) {  // first: the left operand is free afterwards
+      const Tensor left = s.take(0);
       // One b for all of the batch: a single product over all rows, not one a batch entry and their sum.
-      if (const Shape& b_shape = s[1].shape(); without_matrix(b_shape).numel() == 1 && left.dim() >= b_shape.dim())
-        grads[1] = reshape(matmul(transpose(as_rows(left), 0, 1), as_rows(g)), b_shape);
+      if (without_matrix(b.shape()).numel() == 1 && left.dim() >= b.dim())
+        grads[1] = reshape(matmul(transpose(as_rows(left), 0, 1), as_rows(g)), b.shape());
       else
         grads[1] = matmul(transpose(left, -2, -1), g);
     }
+    if (s.needs(0)) grads[0] = matmul(g, transpose(b, -2, -1));
     return grads;
   });
 }
@@ -186,13 +187,13 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
   return record("linear", y, inputs(x, weight, bias), saved(x, weight), [](const Saved& s, const Tensor& g) {
     Grads grads(3);
-    if (s.needs(0)) grads[0] = matmul(g, s[1]);
-    if (s.needs(1)) {
-      Tensor input = s[0];
+    if (s.needs(1)) {  // first: the input is free afterwards
+      const Tensor input = s.take(0);
       grads[1] = input.dim() > 1 ? matmul(transpose(as_rows(g), 0, 1), as_rows(input))
                                  : matmul(unsqueeze(g, 1), unsqueeze(input, 0));
     }
     if (s.needs(2)) grads[2] = sum_to(g, {g.size(-1)});
+    if (s.needs(0)) grads[0] = matmul(g, s[1]);
     return grads;
   });
 }

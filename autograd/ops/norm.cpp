@@ -122,21 +122,28 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
   const TensorOptions options{x.dtype(), x.device()};
   Tensor y = empty(x.shape(), options), mean = empty(rows, options), rstd = empty(rows, options);
   kernels(x).layer_norm(y, mean, rstd, a, w, b, eps);
-  return record("layer_norm", y, inputs(a, w, b), saved(a, mean, rstd, w),
-                [form, normalized_shape](const Saved& s, const Tensor& g) {
-                  const Tensor dy = contiguous(g), a = s[0], w = s[3];
-                  const TensorOptions options{g.dtype(), g.device()};
-                  Tensor da, dw, db;
-                  if (s.needs(0)) da = empty(a.shape(), options);
-                  if (s.needs(1)) dw = empty(normalized_shape, options);
-                  if (s.needs(2)) db = empty(normalized_shape, options);
-                  kernels(g).layer_norm_grad(da, dw, db, dy, a, s[1], s[2], w);
-                  Grads grads(3);
-                  if (s.needs(0)) grads[0] = record_input_grad(da, dy, a, w, form);
-                  if (s.needs(1)) grads[1] = record_weight_grad(dw, dy, a, form);
-                  if (s.needs(2)) grads[2] = record_bias_grad(db, dy);
-                  return grads;
-                });
+  return record_recomputable(
+      "layer_norm", y, inputs(a, w, b), saved(a, mean, rstd, w, b),
+      [form, normalized_shape](const Saved& s, const Tensor& g) {
+        const Tensor dy = contiguous(g), a = s[0], w = s[3];
+        const TensorOptions options{g.dtype(), g.device()};
+        Tensor da, dw, db;
+        if (s.needs(0)) da = empty(a.shape(), options);
+        if (s.needs(1)) dw = empty(normalized_shape, options);
+        if (s.needs(2)) db = empty(normalized_shape, options);
+        kernels(g).layer_norm_grad(da, dw, db, dy, a, s[1], s[2], w);
+        Grads grads(3);
+        if (s.needs(0)) grads[0] = record_input_grad(da, dy, a, w, form);
+        if (s.needs(1)) grads[1] = record_weight_grad(dw, dy, a, form);
+        if (s.needs(2)) grads[2] = record_bias_grad(db, dy);
+        return grads;
+      },
+      [eps](const Saved& s) {
+        const Tensor a = s[0];
+        const Tensor y = empty_like(a), mean = empty_like(s[1]), rstd = empty_like(s[2]);
+        kernels(a).layer_norm(y, mean, rstd, a, s[3], s[4], eps);
+        return y;
+      });
 }
 
 Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight, double eps) {
@@ -146,19 +153,26 @@ Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& we
   const TensorOptions options{x.dtype(), x.device()};
   Tensor y = empty(x.shape(), options), rstd = empty(rows, options);
   kernels(x).rms_norm(y, rstd, a, w, eps);
-  return record("rms_norm", y, inputs(a, w), saved(a, rstd, w),
-                [form, normalized_shape](const Saved& s, const Tensor& g) {
-                  const Tensor dy = contiguous(g), a = s[0], w = s[2];
-                  const TensorOptions options{g.dtype(), g.device()};
-                  Tensor da, dw;
-                  if (s.needs(0)) da = empty(a.shape(), options);
-                  if (s.needs(1)) dw = empty(normalized_shape, options);
-                  kernels(g).rms_norm_grad(da, dw, dy, a, s[1], w);
-                  Grads grads(2);
-                  if (s.needs(0)) grads[0] = record_input_grad(da, dy, a, w, form);
-                  if (s.needs(1)) grads[1] = record_weight_grad(dw, dy, a, form);
-                  return grads;
-                });
+  return record_recomputable(
+      "rms_norm", y, inputs(a, w), saved(a, rstd, w),
+      [form, normalized_shape](const Saved& s, const Tensor& g) {
+        const Tensor dy = contiguous(g), a = s[0], w = s[2];
+        const TensorOptions options{g.dtype(), g.device()};
+        Tensor da, dw;
+        if (s.needs(0)) da = empty(a.shape(), options);
+        if (s.needs(1)) dw = empty(normalized_shape, options);
+        kernels(g).rms_norm_grad(da, dw, dy, a, s[1], w);
+        Grads grads(2);
+        if (s.needs(0)) grads[0] = record_input_grad(da, dy, a, w, form);
+        if (s.needs(1)) grads[1] = record_weight_grad(dw, dy, a, form);
+        return grads;
+      },
+      [eps](const Saved& s) {
+        const Tensor a = s[0];
+        const Tensor y = empty_like(a), rstd = empty_like(s[1]);
+        kernels(a).rms_norm(y, rstd, a, s[2], eps);
+        return y;
+      });
 }
 
 }  // namespace regard

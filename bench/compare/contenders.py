@@ -53,14 +53,18 @@ class Contender:
     def __init__(self, contender, threads, setup):
         self.contender, self.buffer = contender, b""
         self.log = open(setup.logs / f"{contender}-{threads}.log", "wb")
-        self.process = popen(
-            command_of(contender, threads, setup),
-            threads,
-            setup.scratch,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-        )
+        try:
+            self.process = popen(
+                command_of(contender, threads, setup),
+                threads,
+                setup.scratch,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.log,
+            )
+        except OSError as error:
+            self.log.close()
+            raise Failure(f"cannot be started: {error}") from None
         try:
             hello = self.ask({"do": "hello"}, 300)
         except Failure:
@@ -90,7 +94,10 @@ class Contender:
         except BrokenPipeError:
             raise Failure(f"ended with status {self.process.wait(10)}") from None
         line, self.buffer = self.buffer.split(b"\n", 1)
-        answer = json.loads(line)
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            raise Failure(f"answered {line[:80]!r}") from None
         if "error" in answer:
             raise Failure(answer["error"])
         return answer
@@ -99,8 +106,11 @@ class Contender:
         return self.ask({"do": "run", "steps": steps})
 
     def stop(self):
-        if self.process.poll() is None:
+        try:
             self.process.stdin.close()
+        except OSError:  # it is gone, with a command unread
+            pass
+        if self.process.poll() is None:
             try:
                 self.process.wait(5)
             except subprocess.TimeoutExpired:

@@ -22,7 +22,8 @@ import environment
 import report
 import sweep
 from contenders import Contender, Failure, command_of, popen, warn
-from rows import Result, all_rows, derived, multiply_adds, toy
+from progress import Mismatch, Progress
+from rows import Result, all_rows, derived, minutes, multiply_adds, toy
 from rows import characters as character_options
 
 
@@ -50,8 +51,8 @@ class Limit:
 
     size = 2048
 
-    def __init__(self):
-        self.best = {}
+    def __init__(self, best):
+        self.best = best
 
     def measure(self, contenders, times):
         for contender in contenders:
@@ -248,9 +249,46 @@ def measure_start_up(row, names, result, setup, threads):
                 warn(f"{name}: {failure}")
 
 
-def measure_all(rows, threads, setup, limit, versions):
-    results, workers, names = [], [], {}
-    peers = sorted({peer for row in rows for peer in row.peers})
+def measure_row(row, threads, workers, names, setup, limit):
+    result = Result(row, threads, regard=names["regard"])
+    result.load = os.getloadavg()[0]
+    for peer in row.peers:
+        if reason := setup.missing(peer):
+            result.not_measured[names[peer]] = reason
+    try:
+        if row.kind == "steps":
+            measure_steps(row, workers, result, setup)
+            limit.measure(workers, 2)
+        elif row.kind == "characters":
+            measure_characters(row, workers, result, setup)
+        elif row.kind == "memory":
+            measure_memory(row, names, result, setup, threads)
+        else:
+            measure_start_up(row, names, result, setup, threads)
+    except Exception as error:  # one row that fails is no reason to lose the others
+        result.not_measured["all"] = f"{type(error).__name__}: {error}"
+        warn(f"{row.name}: {result.not_measured['all']}")
+    return result
+
+
+def revive(workers, threads, setup):
+    """Starts those again that died in an earlier row."""
+    for i, worker in enumerate(workers):
+        if worker.process.poll() is None:
+            continue
+        try:
+            workers[i] = Contender(worker.contender, threads, setup)
+        except Failure as failure:
+            warn(f"{worker.name}: cannot be started again, {failure}")
+
+
+def measure_all(rows, threads, setup, limit, progress):
+    """Every row that is not measured yet. Whether all of them are, in the end."""
+    rows_left = [row for row in rows if not progress.measured(row, threads)]
+    if not rows_left:
+        return True
+    workers, names, versions = [], {}, {}
+    peers = sorted({peer for row in rows_left for peer in row.peers})
     for contender in ("regard", *[p for p in ("torch", "torch.compile", "jax", "plain") if p in peers]):
         if reason := setup.missing(contender):
             names[contender] = contender
@@ -271,34 +309,23 @@ def measure_all(rows, threads, setup, limit, versions):
             versions["computing"] = worker.hello["computing"].splitlines()[0]
         if contender != "plain":
             versions[worker.hello["name"]] = worker.hello["version"]
-    limit.measure(workers, 8)
-    for row in rows:
-        result = Result(row, threads, regard=names["regard"])
-        for peer in row.peers:
-            if reason := setup.missing(peer):
-                result.not_measured[names[peer]] = reason
-        results.append(result)
-        if time.monotonic() > setup.end:
-            result.not_measured["all"] = "the time for the whole run was up"
-            print(f"{row.name}: not measured, the time for the whole run is up", flush=True)
-            continue
-        begin = time.monotonic()
-        load = os.getloadavg()[0]
-        if row.kind == "steps":
-            measure_steps(row, workers, result, setup)
-            limit.measure(workers, 2)
-        elif row.kind == "characters":
-            measure_characters(row, workers, result, setup)
-        elif row.kind == "memory":
-            measure_memory(row, names, result, setup, threads)
-        else:
-            measure_start_up(row, names, result, setup, threads)
-        result.load = load
-        taken = time.monotonic() - begin
-        print(f"{report.line(result, derived(result, limit.gflops))}   [{taken:.0f} s]", flush=True)
-    for worker in workers:
-        worker.stop()
-    return results
+    try:
+        progress.check_versions(versions)
+        limit.measure(workers, 8)
+        for row in rows_left:
+            if time.monotonic() > setup.end:
+                print("the time for the whole run is up", flush=True)
+                return False
+            begin = time.monotonic()
+            revive(workers, threads, setup)
+            result = measure_row(row, threads, workers, names, setup, limit)
+            progress.keep(result)
+            taken = time.monotonic() - begin
+            print(f"{report.line(result, derived(result, limit.gflops))}   [{taken:.0f} s]", flush=True)
+        return True
+    finally:
+        for worker in workers:
+            worker.stop()
 
 
 def main():
@@ -309,7 +336,9 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a few minutes: fewer rounds, without the largest rows")
     parser.add_argument("--rows", metavar="REGEX", default="", help="only the rows whose name has it (any case)")
     parser.add_argument("--threads", metavar="LIST", help="numbers of threads (default: 1,2 where there are two cores)")
-    parser.add_argument("--minutes", type=float, help="start no row after so many (default: 30; quick: 8)")
+    parser.add_argument("--minutes", type=float, help="start no row after so many (default: 45; quick: 10)")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was broken off, with the same "
+                        "options: what it measured is kept")
     parser.add_argument("--out", metavar="DIR", type=Path, help="where results go (default: bench/results for a whole "
                         "run, build/peers/results for one that is quick or of some rows)")
     parser.add_argument("--python", metavar="FILE", help="a Python that has the peers, instead of build/peers-venv")
@@ -340,38 +369,64 @@ def main():
 
     python, reasons = (Path(a.python), {}) if a.python else environment.make(root / "build" / "peers-venv", logs)
     began = time.monotonic()
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     facts = {
         "commit": environment.commit(root),
         "processor": environment.processor(),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": now,
         "quick": a.quick,
     }
     load = os.getloadavg()[0]
     if load > 0.5:
         print(f"note: something else is running here (load {load:.1f}); times will be off", file=sys.stderr)
-    entries, versions = [], {"Python": platform.python_version()}
+    unfinished = scratch / "unfinished"
+    unfinished.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as work:
-        end = began + 60 * (a.minutes or (8 if a.quick else 30))
+        end = began + 60 * (a.minutes or (10 if a.quick else 45))
         setup = Setup(a.build, python, scratch, Path(work), logs, a.quick, end, reasons)
         if a.sweep:
-            points = sweep.measure(setup, counts[0])
-            for point in points:
-                point.update(facts)
+            print("lengths 64 to 8192, about 5 minutes", flush=True)
+            points = sweep.measure(setup, counts[0], facts, unfinished)
             sweep.write(out, points)
             print(f"results in {out} (sweep.json, sweep.svg), after {(time.monotonic() - began) / 60:.1f} minutes")
             return 0
-        for threads in counts:
-            print(f"== {threads} thread{'s' if threads > 1 else ''}", flush=True)
-            limit = Limit()
-            results = measure_all(rows, threads, setup, limit, versions)
-            print("limit " + report.rates(limit.best), flush=True)
-            entries += [report.entry(result, derived(result, limit.gflops), limit.best) for result in results]
-    for entry in entries:
-        entry.update(facts, versions=versions)
-    report.write(out, entries)
-    print(f"\n{(out / 'peers.md').read_text()}")
-    print(f"results in {out} (peers.json, peers.md, peers.svg), after {(time.monotonic() - began) / 60:.1f} minutes")
-    return 0
+        progress = Progress(unfinished, facts, {"Python": platform.python_version()})
+        try:
+            if a.resume:
+                progress.resume(rows, now)
+            left = {n: [row for row in rows if not progress.measured(row, n)] for n in counts}
+            expected = sum(minutes(row, n, a.quick) for n in counts for row in left[n])
+            print(f"{sum(len(of) for of in left.values())} rows, about {math.ceil(expected)} min. What is measured is "
+                  f"in {unfinished} row by row; if it is broken off, --resume goes on", flush=True)
+            whole = True
+            for threads in counts:
+                print(f"== {threads} thread{'s' if threads > 1 else ''}", flush=True)
+                limit = Limit(progress.limits.setdefault(threads, {}))
+                whole = measure_all(rows, threads, setup, limit, progress) and whole
+                progress.save()
+                print("limit " + report.rates(limit.best), flush=True)
+        except Mismatch as mismatch:
+            print(f"peers: {mismatch}", file=sys.stderr)
+            return 2
+        except Failure as failure:  # of Regard itself
+            print(f"peers: Regard: {failure} (see {logs})", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print(f"\nbroken off; {len(progress.results)} rows are in {unfinished}; --resume goes on", file=sys.stderr)
+            return 130
+    progress.results.sort(key=lambda r: (counts.index(r.threads) if r.threads in counts else len(counts),
+                                         next((i for i, row in enumerate(rows) if row is r.row), len(rows))))
+    if not progress.results:
+        print("no row was measured")
+        return 1
+    where = out if whole else unfinished
+    report.write(where, progress.entries())
+    if whole:
+        progress.finish()
+    print(f"\n{(where / 'peers.md').read_text()}")
+    print(f"results in {where} (peers.json, peers.md, peers.svg), after {(time.monotonic() - began) / 60:.1f} minutes"
+          + ("" if whole else "; not all rows are there: --resume goes on"))
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":

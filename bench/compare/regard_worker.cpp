@@ -57,6 +57,7 @@ struct GptStep : Work {
   bench::Gpt model;
   optim::AdamW optimizer;
   Tensor ids, targets;
+  bool in_backward;
   float last = 0;
 
   explicit GptStep(const Json& options)
@@ -64,13 +65,16 @@ struct GptStep : Work {
         model(sizes),
         optimizer(model.parameters(), {.lr = check_lr}),
         ids(randint(0, sizes.vocabulary, {sizes.batch, sizes.length})),
-        targets(randint(0, sizes.vocabulary, {sizes.batch, sizes.length})) {}
+        targets(randint(0, sizes.vocabulary, {sizes.batch, sizes.length})),
+        in_backward(options.value("step in backward", false)) {
+    optimizer.step_in_backward(in_backward);
+  }
 
   void step() override {
     const Tensor loss = model.loss(ids, targets);
     optimizer.zero_grad();
     loss.backward();
-    optimizer.step();
+    if (!in_backward) optimizer.step();
     last = loss.item<float>();
   }
   void save(const std::string& path) override {

@@ -93,6 +93,8 @@ def markdown(entries):
         f"- {first['processor']}; {first['versions'].get('computing', '')}",
         f"- {versions}",
     ]
+    if first.get("resumed"):
+        lines.append(f"- broken off, and gone on with: {', '.join(first['resumed'])}")
     for threads, best in limits.items():
         lines.append(f"- limit, {threads_text(threads)}: the best of {rates(best)}")
     lines += [
@@ -162,10 +164,13 @@ def svg(entries):
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+files = ("peers.json", "peers.md", "peers.svg")
+
+
 def write(folder, entries):
     """Each file whole or not at all."""
     whole = json.dumps(entries, indent=1) + "\n"
-    for name, text in {"peers.json": whole, "peers.md": markdown(entries), "peers.svg": svg(entries)}.items():
+    for name, text in zip(files, (whole, markdown(entries), svg(entries))):
         part = folder / (name + ".part")
         part.write_text(text)
         part.replace(folder / name)

@@ -36,6 +36,17 @@ def multiply_adds(o):
     return 3 * (o["depth"] * block + tokens * width * o["vocabulary"])
 
 
+def minutes(row, threads, quick):
+    """About how long a row takes, on two cores that have nothing else to do."""
+    if row.kind == "characters":
+        return (0.5 if quick else 4.5) if threads > 1 else (1 if quick else 9)
+    if row.kind == "start-up":
+        return 0.3 if quick else 0.7
+    if row.kind == "memory":
+        return 0.6 if row.heavy else 0.4
+    return 0.3 if quick else 1.3 if row.heavy else 0.5
+
+
 toy = gpt(16, 16, 16, 32, 4, 2)
 small = gpt(12, 64, 65, 128, 4, 4)
 medium = gpt(8, 256, 65, 384, 6, 6)
@@ -143,6 +154,7 @@ def all_rows():
         memory("attention 1x2048x512 causal", attention_2048_causal),
         memory("attention 1x2048x512 full", attention_2048),
         memory("GPT-2 124M step B4 T64", gpt2, heavy=True),
+        memory("GPT-2 124M step B4 T64, stepped inside backward", {**gpt2, "step in backward": True}, heavy=True),
     ]
 
 

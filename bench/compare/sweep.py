@@ -22,46 +22,69 @@ def available_mib():
     return math.inf
 
 
-def measure(setup, threads):
+def open_at(contender, length, threads, setup, opened):
+    """A contender of its own with the work open, and the memory of its first two steps in MiB."""
+    worker = Contender(contender, threads, setup)
+    opened.append(worker)
+    load = {} if contender == "regard" else {"load": setup.weights}
+    worker.ask({"do": "open", "check": 0, **load, **attention(1, length, 512, 8, causal=True)})
+    answer = worker.ask({"do": "memory", "steps": 2})
+    return worker, (answer["peak_kib"] - answer["before_kib"]) / 1024
+
+
+def measure_length(length, setup, threads, last, opened):
+    """The points of one length: memory of the first steps, then milliseconds, taking turns. `last` has the memory of
+    the length before, by contender."""
+    saver = Contender("regard", threads, setup)
+    opened.append(saver)
+    saver.ask({"do": "open", "check": 0, "save": setup.weights, **attention(1, length, 512, 8, causal=True)})
+    saver.stop()
+    found, count = {}, {}
+    for contender in contenders:
+        if setup.missing(contender):
+            continue
+        if 4 * last.get(contender, 0) > 0.7 * available_mib():
+            warn(f"{contender} at {length}: left out, four times the memory before is more than there is")
+            continue
+        try:
+            worker, peak = open_at(contender, length, threads, setup, opened)
+            count[worker] = max(1, math.ceil(0.1 / max(1e-6, worker.run(1)["seconds"])))
+        except Failure as failure:
+            warn(f"{contender} at {length}: {failure}")
+            continue
+        last[contender] = peak
+        found[worker] = {"work": f"attention 1x{length}x512 causal, 8 heads", "by": worker.name, "length": length,
+                         "threads": threads, "peak_mib": peak, "samples": []}
+    for _ in range(3):
+        for worker, point in list(found.items()):
+            time.sleep(0.02)
+            try:
+                point["samples"].append(1e3 * worker.run(count[worker])["seconds"] / count[worker])
+            except Failure as failure:
+                warn(f"{worker.name} at {length}: {failure}")
+                del found[worker]
+    for point in found.values():
+        point["ms"] = median(point["samples"])
+    return list(found.values())
+
+
+def measure(setup, threads, facts, unfinished):
+    """All points. Those so far are in the folder `unfinished` while it runs."""
     points, last = [], {}
     for length in lengths:
-        options = attention(1, length, 512, 8, causal=True)
-        saver = Contender("regard", threads, setup)
-        saver.ask({"do": "open", "check": 0, "save": setup.weights, **options})
-        saver.stop()
-        opened, found = [], {}
+        opened = []
         try:
-            for contender in contenders:
-                if setup.missing(contender):
-                    continue
-                if 4 * last.get(contender, 0) > 0.7 * available_mib():
-                    warn(f"{contender} at {length}: left out, four times the memory before is more than there is")
-                    continue
-                try:
-                    worker = Contender(contender, threads, setup)
-                    opened.append(worker)
-                    worker.ask({"do": "open", "check": 0, **({} if contender == "regard" else {"load": setup.weights}),
-                                **options})
-                    answer = worker.ask({"do": "memory", "steps": 2})
-                    peak = (answer["peak_kib"] - answer["before_kib"]) / 1024
-                    last[contender] = peak
-                    found[worker] = {"work": f"attention 1x{length}x512 causal, 8 heads", "by": worker.name,
-                                     "length": length, "threads": threads, "peak_mib": peak, "samples": []}
-                except Failure as failure:
-                    warn(f"{contender} at {length}: {failure}")
-            count = {worker: max(1, math.ceil(0.1 / max(1e-6, worker.run(1)["seconds"]))) for worker in found}
-            for _ in range(3):
-                for worker, point in found.items():
-                    time.sleep(0.02)
-                    point["samples"].append(1e3 * worker.run(count[worker])["seconds"] / count[worker])
+            found = measure_length(length, setup, threads, last, opened)
+        except Failure as failure:
+            warn(f"length {length}: {failure}")
+            continue
         finally:
             for worker in opened:
                 worker.stop()
-        for point in found.values():
-            point["ms"] = median(point["samples"])
-            points.append(point)
-        print(f"length {length}: " + "; ".join(f"{p['by']} {p['ms']:.3g} ms, {p['peak_mib']:.3g} MiB"
-                                               for p in found.values()), flush=True)
+        points += [{**point, **facts} for point in found]
+        write(unfinished, points)
+        print(f"length {length}: " + "; ".join(f"{p['by']} {p['ms']:.3g} ms, {p['peak_mib']:.3g} MiB" for p in found),
+              flush=True)
     return points
 
 

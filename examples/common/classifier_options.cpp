@@ -2,7 +2,9 @@
 #include <regard/examples/common/classifier_options.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/examples/common/utf8.hpp>
+#include <string_view>
 
 namespace examples {
 namespace {
@@ -49,6 +51,7 @@ void each_option(OptionsType& o, Visit visit) {
   visit("eval_every", o.eval_every);
   visit("seed", o.seed);
   visit("threads", o.threads);
+  visit("precision", o.precision);
 }
 
 ClassifierOptions of_run(const fs::path& folder) {
@@ -58,6 +61,7 @@ ClassifierOptions of_run(const fs::path& folder) {
     throw UsageError("resume", path.string() + " is not the configuration of a run of finetune_classifier");
   ClassifierOptions options;
   each_option(options, [&](const char* name, auto& value) {
+    if (!json.contains(name) && std::string_view(name) == "precision") return;  // a run from before there was a choice
     if (!json.contains(name)) throw UsageError("resume", path.string() + ": the key '" + name + "' is missing");
     try {
       json.at(name).get_to(value);
@@ -153,6 +157,7 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
                {.at_least = 0});
   line.integer("threads", threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
+  add_precision(line, options.precision);
 
   line.section("The results");
   line.text("name", options.name,
@@ -169,9 +174,9 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
   if (!line.parse(argc, argv)) return std::nullopt;
 
   const std::initializer_list<const char*> decided = {
-      "data",         "validation-data", "validation",  "model", "train",      "rank", "longest",
-      "vocabulary",   "cased",           "width",       "heads", "layers",     "lr",   "dropout",
-      "weight-decay", "warmup",          "decay-steps", "batch", "eval-every", "seed", "name"};
+      "data",        "validation-data", "validation", "model",  "train", "rank",     "longest",      "vocabulary",
+      "cased",       "width",           "heads",      "layers", "lr",    "dropout",  "weight-decay", "warmup",
+      "decay-steps", "batch",           "eval-every", "seed",   "name",  "precision"};
   options.threads = threads.value_or(regard::num_threads());
   if (options.classify) {
     refuse_given(line, decided, "has no meaning with --classify, which trains nothing");

@@ -95,6 +95,7 @@ std::optional<DigitsOptions> read_digits_options(int argc, const char* const* ar
                {.at_least = 0});
   line.integer("threads", threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
+  add_precision(line, options.precision);
 
   line.section("The results");
   line.text("name", options.name,
@@ -146,6 +147,7 @@ nlohmann::ordered_json to_json(const DigitsOptions& options) {
   json["smoothing"] = options.smoothing;
   json["seed"] = options.seed;
   json["threads"] = options.threads;
+  json["precision"] = options.precision;
   json["checkpoint_every"] = options.checkpoint_every;
   return json;
 }

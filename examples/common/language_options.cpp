@@ -3,7 +3,10 @@
 #include <regard/examples/common/language_options.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
+#include <regard/examples/common/step_profile.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/examples/common/utf8.hpp>
+#include <string_view>
 
 namespace examples {
 namespace {
@@ -39,6 +42,7 @@ void each_option(OptionsType& o, Visit visit) {
   visit("decay_steps", o.decay_steps);
   visit("seed", o.seed);
   visit("threads", o.threads);
+  visit("precision", o.precision);
   visit("eval_every", o.eval_every);
   visit("validation_tokens", o.validation_tokens);
   visit("sample_every", o.sample_every);
@@ -53,30 +57,11 @@ LanguageOptions of_run(const fs::path& folder) {
 
 // Options whose change would make the rest of the run another than it would have been.
 void check_resumed(const Options& line) {
-  for (const char* name : {"text",
-                           "tokens",
-                           "vocabulary",
-                           "validation",
-                           "from",
-                           "context",
-                           "width",
-                           "heads",
-                           "layers",
-                           "key-value-heads",
-                           "dropout",
-                           "positions",
-                           "untied",
-                           "batch",
-                           "grad-accumulation",
-                           "lr",
-                           "min-lr",
-                           "weight-decay",
-                           "clip",
-                           "warmup",
-                           "decay-steps",
-                           "seed",
-                           "eval-every",
-                           "validation-tokens",
+  for (const char* name : {"text",        "tokens",    "vocabulary",   "validation", "from",
+                           "context",     "width",     "heads",        "layers",     "key-value-heads",
+                           "dropout",     "positions", "untied",       "batch",      "grad-accumulation",
+                           "lr",          "min-lr",    "weight-decay", "clip",       "warmup",
+                           "decay-steps", "seed",      "precision",    "eval-every", "validation-tokens",
                            "name"})
     if (line.given(name)) throw UsageError(name, "has no meaning with --resume, which goes on with the run's own");
 }
@@ -124,7 +109,7 @@ void check_together(const Options& line, const LanguageOptions& o) {
 
 std::optional<LanguageOptions> read_language_options(int argc, const char* const* argv) {
   LanguageOptions options;
-  std::optional<std::string> from, resume;
+  std::optional<std::string> from, resume, profile;
   std::optional<int64_t> steps, context, threads, keep, sample_every, sample_length;
 
   Options line(
@@ -187,6 +172,7 @@ std::optional<LanguageOptions> read_language_options(int argc, const char* const
                {.at_least = 0});
   line.integer("threads", threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
+  add_precision(line, options.precision);
 
   line.section("What is shown and kept");
   line.integer("eval-every", options.eval_every, "steps between validations, each followed by a checkpoint",
@@ -206,7 +192,13 @@ std::optional<LanguageOptions> read_language_options(int argc, const char* const
             "text and a number, such as text-1", "NAME");
   line.text("resume", resume, "the folder of a run to go on with, from its last checkpoint to --steps", "none",
             "FOLDER");
+  line.text(
+      "profile", profile,
+      "record a few steps, once the training is warm: a trace for ui.perfetto.dev or chrome://tracing in FILE, and "
+      "a table of what took how long at the end",
+      "none", "FILE");
   if (!line.parse(argc, argv)) return std::nullopt;
+  check_profile(profile);
 
   if (resume) {
     check_resumed(line);
@@ -217,6 +209,7 @@ std::optional<LanguageOptions> read_language_options(int argc, const char* const
     options.gpt2 = options.gpt2 || gpt2;
     options.recompute = options.recompute || recompute;
   }
+  options.profile = profile;
   options.from = from.value_or(options.from);
   options.steps = steps.value_or(options.steps);
   if (context)
@@ -247,6 +240,7 @@ LanguageOptions language_options_from_json(const Json& json, const std::string& 
     throw std::runtime_error(file + ": not the configuration of a run of train_language_model");
   LanguageOptions options;
   each_option(options, [&](const char* name, auto& value) {
+    if (!json.contains(name) && std::string_view(name) == "precision") return;  // a run from before there was a choice
     if (!json.contains(name)) throw std::runtime_error(file + ": the key " + name + " is missing");
     try {
       json.at(name).get_to(value);

@@ -31,6 +31,7 @@ struct LanguageOptions {
   double lr = 1e-3, min_lr = 1e-4, weight_decay = 0.1, clip = 1;
   int64_t warmup = 100, decay_steps = 2000;
   int64_t seed = 1, threads = 1;
+  std::string precision = "f32";  // of matrix products; or bf16
 
   // What is shown and kept
   int64_t eval_every = 200, validation_tokens = 32768;
@@ -40,6 +41,7 @@ struct LanguageOptions {
 
   std::optional<std::string> name = std::nullopt;  // of the run's folder
   std::optional<std::filesystem::path> resume = std::nullopt;
+  std::optional<std::string> profile = std::nullopt;  // the file for a trace of a few steps
 };
 
 /// Reads the command line. With --resume, every option but those that may change is the earlier run's, read from its
@@ -47,7 +49,7 @@ struct LanguageOptions {
 /// without a run of this program.
 std::optional<LanguageOptions> read_language_options(int argc, const char* const* argv);
 
-/// All but name and resume, for config.json; and back. `file` names the text in errors.
+/// All but name, resume and profile, for config.json; and back. `file` names the text in errors.
 nlohmann::ordered_json to_json(const LanguageOptions& options);
 LanguageOptions language_options_from_json(const nlohmann::ordered_json& json, const std::string& file);
 

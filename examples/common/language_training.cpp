@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/language_run.hpp>
 #include <regard/examples/common/language_training.hpp>
+#include <regard/examples/common/step_profile.hpp>
 #include <regard/examples/common/svg.hpp>
 #include <regard/examples/common/training_run.hpp>
 #include <regard/layers/models/generate.hpp>
@@ -95,6 +97,7 @@ std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const S
                                                  const ProgressOutput& output) {
   Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
+  StepProfile profile(options_.profile, options_.steps - state_.step);
   std::optional<std::string> diverged;
   if (state_.step == 0) save(std::nullopt);  // so that a run can be resumed whenever it is ended
   model_.train();
@@ -102,7 +105,9 @@ std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const S
   bool stopped = false;
   while (state_.step < options_.steps && !diverged && !stopped) {
     const int64_t number = state_.step + 1;
+    profile.next_step();
     const Step step = take_step();
+    profile.step_is_over();
     diverged = divergence(number, step.loss, step.grad_norm, step.lr);
 
     shown.loss = step.loss;
@@ -143,6 +148,7 @@ std::optional<std::string> LanguageTraining::run(MetricsWriter& metrics, const S
   }
   progress.finish();
   model_.eval();
+  profile.finish(output.stream != nullptr ? *output.stream : std::cout);
   return diverged;
 }
 

@@ -4,6 +4,7 @@
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/sequence_options.hpp>
+#include <regard/examples/common/step_profile.hpp>
 #include <regard/examples/common/training_run.hpp>
 
 namespace examples {
@@ -61,7 +62,7 @@ void check_together(const Options& line, const SequenceOptions& options) {
 // The options of the run in `folder`, with those that may change as they are given now.
 SequenceOptions resumed(const std::filesystem::path& folder, const nlohmann::ordered_json& given) {
   const nlohmann::ordered_json config = read_config(folder);
-  std::vector<std::string> leave_out{"parameters", "version", "name", "resume", "help"};
+  std::vector<std::string> leave_out{"parameters", "version", "name", "resume", "profile", "help"};
   if (config.contains("pairs")) leave_out.push_back("task");  // the file is the task
   return options_of_run(folder, "train_sequence", config, given, leave_out, read_sequence_options);
 }
@@ -124,6 +125,7 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
                {.at_least = 0});
   line.integer("threads", threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
+  add_precision(line, options.precision);
 
   line.section("The results");
   line.text("name", options.name,
@@ -136,7 +138,13 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
             "go on with the run in this folder, such as runs/reverse-1, from its last checkpoint up to --steps; its "
             "other options are kept",
             "none", "FOLDER");
+  line.text(
+      "profile", options.profile,
+      "record a few steps, once the training is warm: a trace for ui.perfetto.dev or chrome://tracing in FILE, and "
+      "a table of what took how long at the end",
+      "none", "FILE");
   if (!line.parse(argc, argv)) return std::nullopt;
+  check_profile(options.profile);
 
   if (resume) {
     if (line.given("name")) throw UsageError("name", "has no meaning with --resume: results go to the run's folder");
@@ -169,8 +177,11 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
     add("weight-decay", options.weight_decay);
     add("seed", options.seed);
     add("threads", threads);
+    add("precision", options.precision);
     add("checkpoint-every", options.checkpoint_every);
-    return resumed(*resume, given);
+    SequenceOptions run = resumed(*resume, given);
+    run.profile = options.profile;
+    return run;
   }
 
   options.pairs = pairs;
@@ -215,6 +226,7 @@ nlohmann::ordered_json to_json(const SequenceOptions& options) {
   json["weight_decay"] = options.weight_decay;
   json["seed"] = options.seed;
   json["threads"] = options.threads;
+  json["precision"] = options.precision;
   json["checkpoint_every"] = options.checkpoint_every;
   return json;
 }

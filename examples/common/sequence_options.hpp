@@ -25,11 +25,13 @@ struct SequenceOptions {
   double lr = 0, weight_decay = 0.01;
   int64_t warmup = 0, decay_steps = 0;  // decay_steps of 0: the steps
   int64_t seed = 1, threads = 0;
+  std::string precision = "f32";  // of matrix products; or bf16
 
   int64_t checkpoint_every = 250;  // steps; 0: at the end only
 
   std::optional<std::string> name;              // of the run's folder
   std::optional<std::filesystem::path> resume;  // the folder of a run to go on with
+  std::optional<std::string> profile;           // the file for a trace of a few steps
 };
 
 /// Reads train_sequence's command line. Nothing where it held --help, which was then printed. With --resume, the
@@ -37,7 +39,7 @@ struct SequenceOptions {
 /// Throws UsageError.
 std::optional<SequenceOptions> read_sequence_options(int argc, const char* const* argv);
 
-/// All but name and resume, for config.json.
+/// All but name, resume and profile, for config.json.
 nlohmann::ordered_json to_json(const SequenceOptions& options);
 
 }  // namespace examples

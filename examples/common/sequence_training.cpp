@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/examples/common/sequence_training.hpp>
+#include <regard/examples/common/step_profile.hpp>
 #include <regard/examples/common/training_run.hpp>
 #include <regard/optim/clip.hpp>
 #include <utility>
@@ -107,12 +109,15 @@ void SequenceTraining::run(TrainingCourse& course, const std::vector<Example>& h
   state_.data = checkpoints.data;
   Progress progress(options_.steps, output, state_.step);
   ProgressValues shown;
+  StepProfile profile(options_.profile, options_.steps - state_.step);
   double last_logged = steady_seconds();
   int64_t tokens = 0;
   bool ends = state_.step >= options_.steps;
   model_.train();
   while (!ends) {
+    profile.next_step();
     const Step step = take_step();
+    profile.step_is_over();
     const int64_t number = state_.step;
     course.diverged = divergence(number, step.loss, step.grad_norm, step.lr);
     const bool last = number == options_.steps;
@@ -156,6 +161,7 @@ void SequenceTraining::run(TrainingCourse& course, const std::vector<Example>& h
   }
   progress.finish();
   model_.eval();
+  profile.finish(output.stream != nullptr ? *output.stream : std::cout);
 }
 
 TrainingCourse train_sequences(SequenceModel& model, const SequenceTask& task, const SequenceOptions& options,

@@ -1,15 +1,34 @@
 #include <cmath>
 #include <cstdio>
+#include <regard/autograd/matmul_precision.hpp>
 #include <regard/autograd/threads.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
 #include <regard/examples/common/training_run.hpp>
+#include <regard/examples/common/utf8.hpp>
 
 namespace examples {
 
+void add_precision(Options& line, std::string& precision) {
+  line.choice("precision", precision, {"f32", "bf16"},
+              "what matrix products are computed in; bf16 takes less time on processors that have it, and rounds what "
+              "is multiplied to three digits; weights, gradients and all else stay f32");
+}
+
+void use_precision(const std::string& precision) {
+  if (precision != "f32" && precision != "bf16")
+    throw UsageError("precision", in_quotes(precision) + " is not f32 or bf16");
+  regard::set_matmul_precision(precision == "bf16" ? regard::MatmulPrecision::bf16 : regard::MatmulPrecision::f32);
+}
+
 void introduce_results(std::ostream& out, const RunFolder& folder, int64_t step) {
-  out << "computing " << regard::cpu_report() << "\n"
-      << "results   " << folder.path.string() << "\n";
+  out << "computing " << regard::cpu_report() << "\n";
+  if (regard::matmul_precision() == regard::MatmulPrecision::bf16) {
+    out << "precision "
+        << (regard::bf16_matmul_available() ? "matrix products in bf16, all else in f32\n"
+                                            : "f32: this processor has no fast products in bf16\n");
+  }
+  out << "results   " << folder.path.string() << "\n";
   if (folder.moved_earlier) out << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";
   if (step > 0) out << "          going on behind step " << step << "\n";
 }

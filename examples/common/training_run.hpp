@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
+#include <regard/examples/common/options.hpp>
 #include <regard/examples/common/run_folder.hpp>
 #include <regard/examples/common/stop_signals.hpp>
 #include <regard/optim/checkpoint.hpp>
@@ -14,6 +15,11 @@
 #include <vector>
 
 namespace examples {
+
+/// The option --precision of a program that trains: f32 or bf16, what matrix products are computed in.
+void add_precision(Options& line, std::string& precision);
+/// Makes it so, for the whole program. Throws UsageError for another word, which a run's config.json may hold.
+void use_precision(const std::string& precision);
 
 /// The end of a run's introduction: what it computes with, and where its results go.
 void introduce_results(std::ostream& out, const RunFolder& folder, int64_t step);

@@ -4,9 +4,11 @@
 #include <regard/autograd/threads.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/resume.hpp>
+#include <regard/examples/common/training_run.hpp>
 #include <regard/examples/common/translation_options.hpp>
 #include <regard/optim/data/text_file.hpp>
 #include <stdexcept>
+#include <string_view>
 
 namespace examples {
 namespace {
@@ -48,6 +50,7 @@ std::string in_words(T Defaults::*value) {
 struct Given {
   std::optional<std::string> pairs, dictionary, resume, name;
   std::string task = "dates", source_symbols = "characters", target_symbols = "characters", stress = "remove";
+  std::string precision = "f32";
   std::optional<int64_t> examples, width, heads, layers, steps, batch, warmup, decay_steps, threads;
   std::optional<double> held_out, dropout, lr, label_smoothing;
   int64_t length = 128, beam = 4, checkpoint_every = 250, seed = 1;
@@ -110,6 +113,7 @@ Options command_line(Given& given) {
                {.at_least = 0});
   line.integer("threads", given.threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
+  add_precision(line, given.precision);
 
   line.section("The results");
   line.text("name", given.name,
@@ -159,6 +163,7 @@ TranslationOptions from_defaults(const Given& given) {
   options.weight_decay = given.weight_decay;
   options.label_smoothing = given.label_smoothing.value_or(defaults.label_smoothing);
   options.seed = given.seed;
+  options.precision = given.precision;
   options.beam = given.beam;
   options.length_penalty = given.length_penalty;
   options.checkpoint_every = given.checkpoint_every;
@@ -198,6 +203,7 @@ void each_option(TheOptions& options, Visit visit) {
   visit("label_smoothing", options.label_smoothing);
   visit("seed", options.seed);
   visit("threads", options.threads);
+  visit("precision", options.precision);
   visit("checkpoint_every", options.checkpoint_every);
 }
 
@@ -276,7 +282,7 @@ TranslationOptions translation_options_from_json(const nlohmann::ordered_json& j
   each_option(options, [&](const char* key, auto& value) {
     if constexpr (requires { value.value(); }) {
       if (json.contains(key)) value = json.at(key).template get<std::string>();
-    } else {
+    } else if (json.contains(key) || std::string_view(key) != "precision") {  // there was no choice at first
       json.at(key).get_to(value);
     }
   });

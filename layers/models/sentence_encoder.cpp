@@ -11,26 +11,26 @@ namespace regard::layers {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* op = "sentence_encoder";
+constexpr const char* encoder_op = "sentence_encoder";
 
 // 1_Pooling/config.json: one switch for each way in older files, one name in newer ones.
 Pooling read_pooling(const fs::path& path) {
-  const JsonFile file = JsonFile::read(op, path);
+  const JsonFile file = JsonFile::read(encoder_op, path);
   std::vector<std::string> modes;
   if (file.has("pooling_mode")) {
-    modes.push_back(file.get<std::string>(op, "pooling_mode", ""));
+    modes.push_back(file.get<std::string>(encoder_op, "pooling_mode", ""));
   } else {
     for (const auto& [key, value] : file.json.items())
-      if (key.starts_with("pooling_mode_") && file.typed<bool>(op, key, value)) modes.push_back(key.substr(13));
+      if (key.starts_with("pooling_mode_") && file.typed<bool>(encoder_op, key, value)) modes.push_back(key.substr(13));
   }
-  check<FileError>(!modes.empty(), op, path.string(), ": no 'pooling_mode' is true");
-  check<FileError>(modes.size() == 1, op, path.string(), ": more than one 'pooling_mode' is true, '", modes[0],
+  check<FileError>(!modes.empty(), encoder_op, path.string(), ": no 'pooling_mode' is true");
+  check<FileError>(modes.size() == 1, encoder_op, path.string(), ": more than one 'pooling_mode' is true, '", modes[0],
                    "' and '", modes.back(), "'; vectors put together from several are not made");
   const std::string& mode = modes[0];
   if (mode == "mean_tokens" || mode == "mean") return Pooling::mean;
   if (mode == "cls_token" || mode == "cls") return Pooling::first;
   if (mode == "max_tokens" || mode == "max") return Pooling::max;
-  fail<FileError>(op, path.string(), ": the 'pooling_mode' is '", mode, "'; there are mean, cls and max");
+  fail<FileError>(encoder_op, path.string(), ": the 'pooling_mode' is '", mode, "'; there are mean, cls and max");
 }
 
 struct Modules {
@@ -43,11 +43,11 @@ Modules read_modules(const fs::path& path) {
   std::string text(std::min<uint64_t>(input.size(), 1 << 20), '\0');
   input.read(0, text.data(), text.size());
   const auto list = nlohmann::json::parse(text, nullptr, false);
-  check<FileError>(list.is_array(), op, path.string(), ": should hold a JSON list of modules");
+  check<FileError>(list.is_array(), encoder_op, path.string(), ": should hold a JSON list of modules");
   Modules modules;
   for (const auto& module : list) {
-    check<FileError>(module.is_object() && module.contains("type") && module.at("type").is_string(), op, path.string(),
-                     ": a module has no 'type'");
+    check<FileError>(module.is_object() && module.contains("type") && module.at("type").is_string(), encoder_op,
+                     path.string(), ": a module has no 'type'");
     const auto type = module.at("type").get<std::string>();
     const std::string name = type.substr(type.rfind('.') + 1);
     if (name == "Normalize") {
@@ -55,7 +55,7 @@ Modules read_modules(const fs::path& path) {
     } else if (name == "Pooling") {
       modules.pooling = path.parent_path() / module.value("path", "1_Pooling") / "config.json";
     } else {
-      check<FileError>(name == "Transformer", op, path.string(), ": the module '", type,
+      check<FileError>(name == "Transformer", encoder_op, path.string(), ": the module '", type,
                        "' is none of Transformer, Pooling and Normalize, which are what there is");
     }
   }
@@ -99,20 +99,20 @@ Tensor normalise_rows(const Tensor& x) {
 
 SentenceEncoder::SentenceEncoder(Bert model, data::WordPieceTokenizer word_pieces, const SentenceEncoderOptions& given)
     : bert(std::move(model)), tokenizer(std::move(word_pieces)), options(given) {
-  check<ValueError>(tokenizer.vocabulary_size() <= bert.options.vocabulary, op, "the tokenizer has ",
+  check<ValueError>(tokenizer.vocabulary_size() <= bert.options.vocabulary, encoder_op, "the tokenizer has ",
                     tokenizer.vocabulary_size(), " pieces, and the model vectors for ", bert.options.vocabulary);
-  check<ValueError>(options.longest >= 3, op, "longest ", options.longest, " leaves no room for a token");
+  check<ValueError>(options.longest >= 3, encoder_op, "longest ", options.longest, " leaves no room for a token");
   options.longest = std::min(options.longest, bert.options.positions);
 }
 
 SentenceEncoder SentenceEncoder::from_folder(const fs::path& folder) {
   std::error_code error;
-  check<FileError>(fs::is_directory(folder, error), op, folder.string(), ": ",
+  check<FileError>(fs::is_directory(folder, error), encoder_op, folder.string(), ": ",
                    fs::exists(folder, error) ? "is no folder" : "there is no such folder",
                    "; wanted is one with config.json, model.safetensors and vocab.txt");
   LoadedBert loaded = load_bert(folder);
   data::WordPieceTokenizer tokenizer = data::WordPieceTokenizer::from_folder(folder);
-  check<FileError>(tokenizer.vocabulary_size() <= loaded.model.options.vocabulary, op, folder.string(),
+  check<FileError>(tokenizer.vocabulary_size() <= loaded.model.options.vocabulary, encoder_op, folder.string(),
                    ": the vocabulary has ", tokenizer.vocabulary_size(), " pieces, and config.json's 'vocab_size' is ",
                    loaded.model.options.vocabulary);
   SentenceEncoderOptions options;
@@ -124,20 +124,21 @@ SentenceEncoder SentenceEncoder::from_folder(const fs::path& folder) {
     options.normalise = modules.normalise;
     if (!modules.pooling.empty()) {
       pooling = modules.pooling;
-      check<FileError>(there(pooling), op, pooling.string(), ": is missing, and ", path.string(), " names its folder");
+      check<FileError>(there(pooling), encoder_op, pooling.string(), ": is missing, and ", path.string(),
+                       " names its folder");
     }
   }
   if (there(pooling)) options.pooling = read_pooling(pooling);
   if (const fs::path path = folder / "sentence_bert_config.json"; there(path)) {
-    const JsonFile file = JsonFile::read(op, path);
-    limit(options.longest, file.get<int64_t>(op, "max_seq_length", 0));
-    options.lower_first = file.get<bool>(op, "do_lower_case", false);
+    const JsonFile file = JsonFile::read(encoder_op, path);
+    limit(options.longest, file.get<int64_t>(encoder_op, "max_seq_length", 0));
+    options.lower_first = file.get<bool>(encoder_op, "do_lower_case", false);
   } else if (const fs::path other = folder / "tokenizer_config.json"; there(other)) {
-    const JsonFile file = JsonFile::read(op, other);  // a huge number where nothing is known: 1e30
-    const auto most = file.get<double>(op, "model_max_length", static_cast<double>(options.longest));
+    const JsonFile file = JsonFile::read(encoder_op, other);  // a huge number where nothing is known: 1e30
+    const auto most = file.get<double>(encoder_op, "model_max_length", static_cast<double>(options.longest));
     if (most < static_cast<double>(options.longest)) options.longest = static_cast<int64_t>(most);
   }
-  check<FileError>(options.longest >= 3, op, folder.string(), ": sentences of at most ", options.longest,
+  check<FileError>(options.longest >= 3, encoder_op, folder.string(), ": sentences of at most ", options.longest,
                    " tokens leave no room for a word");
   SentenceEncoder encoder(std::move(loaded.model), std::move(tokenizer), options);
   encoder.eval();
@@ -147,7 +148,7 @@ SentenceEncoder SentenceEncoder::from_folder(const fs::path& folder) {
 void SentenceEncoder::save(const fs::path& folder) const {
   std::error_code error;
   fs::create_directories(folder / "1_Pooling", error);
-  check<FileError>(!error, op, folder.string(), ": cannot make the folder: ", error.message());
+  check<FileError>(!error, encoder_op, folder.string(), ": cannot make the folder: ", error.message());
   using Json = nlohmann::ordered_json;
   const auto module = [](int index, const char* path, const char* type) {
     return Json{{"idx", index},
@@ -189,7 +190,7 @@ Tensor SentenceEncoder::operator()(const std::vector<std::string>& texts) const 
 }
 
 Tensor SentenceEncoder::encode(const std::vector<std::string>& texts, int64_t batch, int64_t* truncated) const {
-  check<ValueError>(batch > 0, op, "a batch of ", batch);
+  check<ValueError>(batch > 0, encoder_op, "a batch of ", batch);
   NoGrad no_grad;
   std::vector<data::WordPieceEncoding> encodings;
   int64_t cut = 0;

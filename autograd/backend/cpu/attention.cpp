@@ -85,6 +85,14 @@ void add_rows(const HeadRows<T>& x, const HeadRows<T>& part, int64_t n, int64_t 
   }
 }
 
+// to [rows, width] = from
+template <class T>
+void copy_rows(const HeadRows<T>& to, const HeadRows<T>& from, int64_t n, int64_t h, int64_t first, int64_t last,
+               int64_t width) {
+  for (int64_t i = first; i < last; ++i)
+    std::memcpy(to.at(n, h) + i * to.row, from.at(n, h) + i * from.row, static_cast<size_t>(width) * sizeof(T));
+}
+
 // Chunks keep threads busy, and none is woken for less than about 20 microseconds of work.
 template <class F>
 void share_attention(int64_t tasks, double work_a_task, F f) {
@@ -97,7 +105,8 @@ void share_attention(int64_t tasks, double work_a_task, F f) {
 
 // Gradients of keys and values are sums over the queries of every head that uses them, in a fixed order. With few heads
 // of keys the queries are split in parts, by heads and then by ranges, each of which adds up dk and dv of its own: the
-// first in place, the others beside.
+// first in place, the others beside. Gradients that are to lie over the keys and values are added up beside altogether,
+// and copied once nothing reads these any more: after the head where it is one part, else at the end.
 template <class T>
 void run_backward(const AttentionProblem<T>& p) {
   const int64_t key_heads = p.heads / p.group, batch_heads = p.batch * key_heads;
@@ -108,30 +117,37 @@ void run_backward(const AttentionProblem<T>& p) {
   const int64_t ranges = std::clamp<int64_t>(std::min((wanted + splits - 1) / splits, p.queries / (4 * tile)), 1, 8);
   const int64_t range_queries = ((p.queries + ranges - 1) / ranges + tile - 1) / tile * tile;
   const int64_t parts = splits * ranges;
+  const bool over_keys = p.dk && p.dk.data == p.k.data, over_values = p.dv && p.dv.data == p.v.data;
   Tensor dk_parts, dv_parts;
-  const auto make_parts = [&](const HeadRows<T>& x, Tensor& memory, int64_t width) {
-    if (x && parts > 1) memory = empty({parts - 1, p.batch, key_heads, p.keys, width}, dtype_of<T>());
+  const auto make_parts = [&](const HeadRows<T>& x, Tensor& memory, int64_t width, bool all) {
+    if (x && parts > 1) memory = empty({parts - (all ? 0 : 1), p.batch, key_heads, p.keys, width}, dtype_of<T>());
   };
-  make_parts(p.dk, dk_parts, p.width);
-  make_parts(p.dv, dv_parts, p.value_width);
-  const auto part_of = [&](const HeadRows<T>& x, const Tensor& memory, int64_t part, int64_t width) -> HeadRows<T> {
-    if (!x || part == 0) return x;
+  make_parts(p.dk, dk_parts, p.width, over_keys);
+  make_parts(p.dv, dv_parts, p.value_width, over_values);
+  const auto part_of = [&](const HeadRows<T>& x, const Tensor& memory, int64_t part, int64_t width,
+                           bool all) -> HeadRows<T> {
+    if (!x || parts == 1 || (part == 0 && !all)) return x;
     const int64_t head = p.keys * width, batch = key_heads * head;
-    return {static_cast<T*>(memory.raw_data()) + (part - 1) * p.batch * batch, batch, head, width, 1};
+    return {static_cast<T*>(memory.raw_data()) + (part - (all ? 0 : 1)) * p.batch * batch, batch, head, width, 1};
   };
   const auto with_parts = [&](int64_t part) {
     AttentionProblem<T> own = p;
-    own.dk = part_of(p.dk, dk_parts, part, p.width);
-    own.dv = part_of(p.dv, dv_parts, part, p.value_width);
+    own.dk = part_of(p.dk, dk_parts, part, p.width, over_keys);
+    own.dv = part_of(p.dv, dv_parts, part, p.value_width, over_values);
     return own;
   };
   const double work = work_of_query(p, 2.5) * static_cast<double>(p.queries * p.group) / static_cast<double>(parts);
   share_attention(batch_heads * parts, work, [&](int64_t begin, int64_t end) {
+    Tensor dk_head, dv_head;  // [S, D], [S, Dv]
+    if (over_keys && parts == 1) dk_head = empty({p.keys, p.width}, dtype_of<T>());
+    if (over_values && parts == 1) dv_head = empty({p.keys, p.value_width}, dtype_of<T>());
     for (int64_t task = begin; task < end; ++task) {
       const int64_t head = parts == 1 ? task : task / parts, n = head / key_heads, key_head = head - n * key_heads;
       const int64_t part_of_head = task - head * parts, split = splits == 1 ? 0 : part_of_head / ranges;
       const int64_t range = (split + 1) * ranges - 1 - part_of_head;  // the last first: the longest where causal
-      const AttentionProblem<T> part = with_parts(split * ranges + range);
+      AttentionProblem<T> part = with_parts(split * ranges + range);
+      if (dk_head.defined()) part.dk = {static_cast<T*>(dk_head.raw_data()), 0, 0, p.width, 1};
+      if (dv_head.defined()) part.dv = {static_cast<T*>(dv_head.raw_data()), 0, 0, p.value_width, 1};
       const int64_t first = std::min(p.queries, range * range_queries);
       const int64_t last = std::min(p.queries, first + range_queries);
       const bool fresh = first < last && p.visible_keys(last - 1) == p.keys && p.key_mask_kind == MaskKind::none &&
@@ -142,6 +158,8 @@ void run_backward(const AttentionProblem<T>& p) {
       const int64_t end_member = splits == 1 ? p.group : (split + 1) * p.group / splits;
       for (int64_t member = first_member; first < last && member < end_member; ++member)
         attention_backward(part, n, key_head * p.group + member, first, last, fresh && member == first_member);
+      if (dk_head.defined()) copy_rows(p.dk, part.dk, n, key_head, 0, p.keys, p.width);
+      if (dv_head.defined()) copy_rows(p.dv, part.dv, n, key_head, 0, p.keys, p.value_width);
     }
   });
   if (parts == 1) return;
@@ -152,6 +170,9 @@ void run_backward(const AttentionProblem<T>& p) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t head = task / pieces, n = head / key_heads, key_head = head % key_heads;
       const int64_t first = task % pieces * rows, last = std::min(p.keys, first + rows);
+      const AttentionProblem<T> first_part = with_parts(0);
+      if (over_keys) copy_rows(p.dk, first_part.dk, n, key_head, first, last, p.width);
+      if (over_values) copy_rows(p.dv, first_part.dv, n, key_head, first, last, p.value_width);
       for (int64_t other = 1; other < parts; ++other) {
         const AttentionProblem<T> part = with_parts(other);
         if (p.dk) add_rows(p.dk, part.dk, n, key_head, first, last, p.width);
@@ -174,11 +195,28 @@ void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const
   });
 }
 
+void attention_delta(const Tensor& delta, const Tensor& dy, const Tensor& y) {
+  visit_compute(y.dtype(), [&]<class T>(T) {
+    AttentionProblem<T> p{};
+    p.heads = y.size(1);
+    p.queries = y.size(2);
+    p.value_width = y.size(3);
+    p.y = rows_of<T>(y);
+    p.dy = rows_of<const T>(dy);
+    parallel_for(
+        delta.numel(), std::max<int64_t>(1, 16384 / std::max<int64_t>(1, p.value_width)),
+        [&](int64_t begin, int64_t end) { attention_row_delta(static_cast<T*>(delta.raw_data()), p, begin, end); });
+  });
+}
+
 void attention_grad(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
                     const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                     const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings) {
   visit_compute(q.dtype(), [&]<class T>(T) {
-    AttentionProblem<T> p = make_problem<T>(y, statistics, q, k, v, mask, key_mask, alibi, settings);
+    const bool has_delta = y.dim() == 3;
+    AttentionProblem<T> p =
+        make_problem<T>(has_delta ? Tensor() : y, statistics, q, k, v, mask, key_mask, alibi, settings);
+    if (has_delta) p.delta = static_cast<const T*>(y.raw_data());
     p.dy = rows_of<const T>(dy);
     p.dq = rows_of<T>(dq);
     p.dk = rows_of<T>(dk);

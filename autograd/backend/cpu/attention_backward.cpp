@@ -71,6 +71,23 @@ HWY_INLINE void score_gradients(const AttentionProblem<T>& p, const TilePlace& t
 }
 
 template <class T>
+HWY_INLINE T delta_of_row(const T* y, const T* dy, int64_t width) {
+  const Tag<T> d;
+  auto sum = hn::Zero(d);
+  for (int64_t j = 0; j < width; j += lanes_of<T>())
+    sum = hn::MulAdd(load(d, y + j, width - j), load(d, dy + j, width - j), sum);
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+template <class T>
+void delta_of_rows(T* delta, const AttentionProblem<T>& p, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t head = row / p.queries, l = row % p.queries, n = head / p.heads, h = head % p.heads;
+    delta[row] = delta_of_row(p.y.at(n, h) + l * p.y.row, p.dy.at(n, h) + l * p.dy.row, p.value_width);
+  }
+}
+
+template <class T>
 HWY_INLINE void read_statistics(const AttentionProblem<T>& p, int64_t n, int64_t h, int64_t first_query,
                                 int64_t queries, const BackwardMemory<T>& memory, int64_t columns) {
   const Tag<T> d;
@@ -80,15 +97,15 @@ HWY_INLINE void read_statistics(const AttentionProblem<T>& p, int64_t n, int64_t
     hn::Store(i < queries ? load(d, statistics + i, queries - i) : hn::Zero(d), d, memory.largest + i);
     hn::Store(i < queries ? load(d, statistics + p.queries + i, queries - i) : hn::Zero(d), d, memory.inverse + i);
   }
-  for (int64_t i = 0; i < columns; ++i) {
-    const T* y = p.y.at(n, h) + (first_query + i) * p.y.row;
-    const T* dy = memory.dy_rows + i * stride;
-    auto sum = hn::Zero(d);
-    if (i < queries)
-      for (int64_t j = 0; j < p.value_width; j += lanes_of<T>())
-        sum = hn::MulAdd(load(d, y + j, p.value_width - j), hn::Load(d, dy + j), sum);
-    memory.delta[i] = hn::GetLane(hn::SumOfLanes(d, sum));
+  if (p.delta != nullptr) {
+    const T* delta = p.delta + (n * p.heads + h) * p.queries + first_query;
+    for (int64_t i = 0; i < columns; ++i) memory.delta[i] = i < queries ? delta[i] : T(0);
+    return;
   }
+  for (int64_t i = 0; i < columns; ++i)
+    memory.delta[i] = i < queries ? delta_of_row(p.y.at(n, h) + (first_query + i) * p.y.row,
+                                                 memory.dy_rows + i * stride, p.value_width)
+                                  : T(0);
 }
 
 template <class T>
@@ -183,6 +200,13 @@ void backward_f64(const AttentionProblem<double>& p, int64_t n, int64_t h, int64
   backward(p, n, h, first, last, fresh);
 }
 
+void row_delta_f32(float* delta, const AttentionProblem<float>& p, int64_t begin, int64_t end) {
+  delta_of_rows(delta, p, begin, end);
+}
+void row_delta_f64(double* delta, const AttentionProblem<double>& p, int64_t begin, int64_t end) {
+  delta_of_rows(delta, p, begin, end);
+}
+
 }  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -191,6 +215,15 @@ namespace regard::cpu_backend {
 
 HWY_EXPORT(backward_f32);
 HWY_EXPORT(backward_f64);
+HWY_EXPORT(row_delta_f32);
+HWY_EXPORT(row_delta_f64);
+
+void attention_row_delta(float* delta, const AttentionProblem<float>& problem, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(row_delta_f32)(delta, problem, begin, end);
+}
+void attention_row_delta(double* delta, const AttentionProblem<double>& problem, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(row_delta_f64)(delta, problem, begin, end);
+}
 
 void attention_backward(const AttentionProblem<float>& problem, int64_t n, int64_t h, int64_t first, int64_t last,
                         bool fresh) {

@@ -26,7 +26,8 @@ struct AttentionProblem {
   HeadRows<const T> q, k, v;
   HeadRows<T> y;           // the output; read only in backward
   T* statistics;           // [N, H, 2, L]: largest score and inverse sum of each row
-  HeadRows<const T> dy;    // backward alone, and so are the gradients
+  HeadRows<const T> dy;    // backward alone, and so are delta and the gradients
+  const T* delta;          // [N, H, L]: the sum of dy y of each row; null: from y
   HeadRows<T> dq, dk, dv;  // no data: not wanted
   MaskKind mask_kind;
   HeadRows<const char> mask;  // strides in elements of its kind

@@ -15,6 +15,10 @@ int64_t attention_tile_queries();
 void attention_forward(const AttentionProblem<float>& problem, int64_t begin, int64_t end);
 void attention_forward(const AttentionProblem<double>& problem, int64_t begin, int64_t end);
 
+/// delta [N, H, L] = the sums of dy y over rows [begin, end), row (n * H + h) * L + l.
+void attention_row_delta(float* delta, const AttentionProblem<float>& problem, int64_t begin, int64_t end);
+void attention_row_delta(double* delta, const AttentionProblem<double>& problem, int64_t begin, int64_t end);
+
 /// The gradients from queries [first, last), at least one, of one head: writes these rows of dq, and adds to dk and
 /// dv of the head of keys that it uses. `fresh`: writes dk and dv, where the last of the queries may attend to all keys
 /// and nothing but causal order blocks any.

@@ -48,6 +48,7 @@ void gemm_epilogue(DType dtype, int64_t m, int64_t n, int64_t k, const void* a, 
                    const void* b, int64_t b_row, int64_t b_column, void* c, const GemmEpilogue& epilogue);
 void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
+void attention_delta(const Tensor& delta, const Tensor& dy, const Tensor& y);
 void attention_grad(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy, const Tensor& y,
                     const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                     const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);

@@ -64,16 +64,17 @@ class Elements {
   bool dense_;
 };
 
-/// Fills y in blocks: `make(bits, first, count, out)` computes the elements first ... of the logical order.
+/// Fills y in blocks, from the first `words` words of each counter: `make(bits, first, count, out)` computes the
+/// elements first ... of the logical order.
 template <class T, class Make>
-void fill_blocks(const Tensor& y, uint64_t seed, uint64_t offset, const Make& make) {
+void fill_blocks(const Tensor& y, uint64_t seed, uint64_t offset, int words, const Make& make) {
   Elements<T> elements(y);
   parallel_for_short(y.numel(), elements_a_chunk, [&](int64_t begin, int64_t end) {
     BitBlock bits;
     alignas(64) T buffer[block_size];
     for (int64_t first = begin; first < end; first += block_size) {
       int64_t count = std::min(block_size, end - first);
-      fill_bits(bits, seed, offset + static_cast<uint64_t>(first), count);
+      fill_bits(bits, seed, offset + static_cast<uint64_t>(first), count, words);
       make(bits, first, count, elements.place(first, buffer));
       elements.store(first, count, buffer);
     }
@@ -91,7 +92,7 @@ void uniform(const Tensor& y, double low, double high, uint64_t seed, uint64_t o
     auto range = static_cast<T>(high - low);
     // Rounding may reach `high`, which is left out: such a value becomes the largest one below.
     T last = end > start ? std::nextafter(end, start) : start;
-    fill_blocks<T>(y, seed, offset, [=](const BitBlock& bits, int64_t, int64_t count, T* out) {
+    fill_blocks<T>(y, seed, offset, sizeof(T) == 4 ? 1 : 2, [=](const BitBlock& bits, int64_t, int64_t count, T* out) {
       for (int64_t i = 0; i < count; ++i) {
         T value = start + range * uniform_of(bits, i, T{});
         out[i] = value < last ? value : last;
@@ -103,7 +104,7 @@ void uniform(const Tensor& y, double low, double high, uint64_t seed, uint64_t o
 void normal(const Tensor& y, double mean, double std, uint64_t seed, uint64_t offset) {
   visit_compute(y.dtype(), [&]<class T>(T) {
     auto centre = static_cast<T>(mean), width = static_cast<T>(std);
-    fill_blocks<T>(y, seed, offset, [=](const BitBlock& bits, int64_t, int64_t count, T* out) {
+    fill_blocks<T>(y, seed, offset, sizeof(T) == 4 ? 2 : 4, [=](const BitBlock& bits, int64_t, int64_t count, T* out) {
       fill_normal(bits, count, centre, width, out);
     });
   });
@@ -111,7 +112,7 @@ void normal(const Tensor& y, double mean, double std, uint64_t seed, uint64_t of
 
 void randint(const Tensor& y, int64_t low, int64_t high, uint64_t seed, uint64_t offset) {
   uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  fill_blocks<int64_t>(y, seed, offset, [=](const BitBlock& bits, int64_t, int64_t count, int64_t* out) {
+  fill_blocks<int64_t>(y, seed, offset, 2, [=](const BitBlock& bits, int64_t, int64_t count, int64_t* out) {
     for (int64_t i = 0; i < count; ++i) {
       uint64_t word = uint64_t{bits.word[0][i]} << 32 | bits.word[1][i];
       out[i] = static_cast<int64_t>(static_cast<uint64_t>(low) + regard::detail::scale_bits(word, range));
@@ -122,11 +123,13 @@ void randint(const Tensor& y, int64_t low, int64_t high, uint64_t seed, uint64_t
 void bernoulli(const Tensor& y, const Tensor& p, uint64_t seed, uint64_t offset) {
   visit_compute(y.dtype(), [&]<class T>(T) {
     Elements<T> probabilities(p);
-    fill_blocks<T>(y, seed, offset, [&](const BitBlock& bits, int64_t first, int64_t count, T* out) {
-      T buffer[block_size];
-      const T* probability = probabilities.load(first, count, buffer);
-      for (int64_t i = 0; i < count; ++i) out[i] = uniform_of(bits, i, T{}) < probability[i] ? T{1} : T{0};
-    });
+    fill_blocks<T>(y, seed, offset, sizeof(T) == 4 ? 1 : 2,
+                   [&](const BitBlock& bits, int64_t first, int64_t count, T* out) {
+                     T buffer[block_size];
+                     const T* probability = probabilities.load(first, count, buffer);
+                     for (int64_t i = 0; i < count; ++i)
+                       out[i] = uniform_of(bits, i, T{}) < probability[i] ? T{1} : T{0};
+                   });
   });
 }
 
@@ -137,7 +140,7 @@ void dropout(const Tensor& y, const Tensor& a, double p, uint64_t seed, uint64_t
   visit_compute(y.dtype(), [&]<class T>(T) {
     auto scale = static_cast<T>(p < 1 ? 1 / (1 - p) : 0);
     Elements<T> source(a);
-    fill_blocks<T>(y, seed, offset, [&](const BitBlock& bits, int64_t first, int64_t count, T* out) {
+    fill_blocks<T>(y, seed, offset, 1, [&](const BitBlock& bits, int64_t first, int64_t count, T* out) {
       T buffer[block_size];
       const T* x = source.load(first, count, buffer);
       drop(bits, count, x, threshold, scale, out);

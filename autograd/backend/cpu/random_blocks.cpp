@@ -21,28 +21,59 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
 
-void fill_bits(BitBlock& bits, uint64_t seed, uint64_t first, int64_t count) {
+/// Philox of philox.hpp on vectors: a counter a 64-bit lane, whose lower half holds a word; what the upper half holds
+/// does not matter. Vectors of even and of odd counters run side by side and are put together in the end.
+template <int words>
+HWY_INLINE void fill_words(BitBlock& bits, uint64_t seed, uint64_t first, int64_t count) {
   using Philox = regard::detail::PhiloxConstants;
-  const auto key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
-  for (int64_t i = 0; i < count; ++i) {
-    uint64_t counter = first + static_cast<uint64_t>(i);
-    auto c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
-    uint32_t c2 = 0, c3 = 0, k0 = key0, k1 = key1;
-    for (int round = 0; round < Philox::rounds; ++round) {
-      uint64_t product0 = uint64_t{Philox::multiplier0} * c0;
-      uint64_t product1 = uint64_t{Philox::multiplier1} * c2;
-      c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ k0;
-      c1 = static_cast<uint32_t>(product1);
-      c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ k1;
-      c3 = static_cast<uint32_t>(product0);
-      k0 += Philox::weyl0;
-      k1 += Philox::weyl1;
+  const hn::ScalableTag<uint64_t> wide;
+  const hn::ScalableTag<uint32_t> narrow;
+  using V = hn::Vec<decltype(wide)>;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(narrow));
+  const auto multiplier0 = hn::Set(narrow, Philox::multiplier0), multiplier1 = hn::Set(narrow, Philox::multiplier1);
+  const auto product = [&](V word, auto multiplier)
+                           HWY_ATTR { return hn::MulEven(hn::BitCast(narrow, word), multiplier); };
+  const auto key = [&](uint64_t start, uint64_t step, int round)
+                       HWY_ATTR { return hn::Set(wide, (start + static_cast<uint64_t>(round) * step) & 0xffffffffU); };
+  const uint64_t key0 = seed & 0xffffffffU, key1 = seed >> 32;
+  struct Words {
+    V word0, word1, word2, word3;
+  };
+  const auto words_of = [&](V counter) HWY_ATTR {
+    V product0 = product(counter, multiplier0);  // of the first round; there words 2 and 3 are 0
+    V word0 = hn::Xor(hn::ShiftRight<32>(counter), key(key0, Philox::weyl0, 0)), word1 = hn::Zero(wide);
+    V word2 = hn::Xor(hn::ShiftRight<32>(product0), key(key1, Philox::weyl1, 0)), word3 = product0;
+    for (int round = 1; round < Philox::rounds; ++round) {
+      product0 = product(word0, multiplier0);
+      const V product1 = product(word2, multiplier1);
+      word0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), word1), key(key0, Philox::weyl0, round));
+      word1 = product1;
+      word2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), word3), key(key1, Philox::weyl1, round));
+      word3 = product0;
     }
-    bits.word[0][i] = c0;
-    bits.word[1][i] = c1;
-    bits.word[2][i] = c2;
-    bits.word[3][i] = c3;
+    return Words{word0, word1, word2, word3};
+  };
+  const auto put = [&](V even, V odd, uint32_t* to) HWY_ATTR {
+    hn::StoreU(hn::OddEven(hn::BitCast(narrow, hn::ShiftLeft<32>(odd)), hn::BitCast(narrow, even)), narrow, to);
+  };
+  const V places = hn::Add(hn::Iota(wide, 0), hn::Iota(wide, 0)), one = hn::Set(wide, 1);
+  for (int64_t i = 0; i < count; i += lanes) {  // the block has room for whole vectors
+    const V counters = hn::Add(hn::Set(wide, first + static_cast<uint64_t>(i)), places);
+    const Words even = words_of(counters), odd = words_of(hn::Add(counters, one));
+    put(even.word0, odd.word0, bits.word[0] + i);
+    if constexpr (words > 1) put(even.word1, odd.word1, bits.word[1] + i);
+    if constexpr (words > 2) {
+      put(even.word2, odd.word2, bits.word[2] + i);
+      put(even.word3, odd.word3, bits.word[3] + i);
+    }
   }
+}
+
+void fill_bits(BitBlock& bits, uint64_t seed, uint64_t first, int64_t count, int words) {
+  static_assert(BitBlock::size % (HWY_MAX_BYTES / sizeof(uint32_t)) == 0);
+  if (words == 1) return fill_words<1>(bits, seed, first, count);
+  if (words == 2) return fill_words<2>(bits, seed, first, count);
+  fill_words<4>(bits, seed, first, count);
 }
 
 /// log u for u in (0, 1]; the polynomial is the Cephes library's.
@@ -186,8 +217,8 @@ HWY_EXPORT(normal_f64);
 HWY_EXPORT(drop_f32);
 HWY_EXPORT(drop_f64);
 
-void fill_bits(BitBlock& bits, uint64_t seed, uint64_t first, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(fill_bits)(bits, seed, first, count);
+void fill_bits(BitBlock& bits, uint64_t seed, uint64_t first, int64_t count, int words) {
+  HWY_DYNAMIC_DISPATCH(fill_bits)(bits, seed, first, count, words);
 }
 void fill_normal(const BitBlock& bits, int64_t count, float mean, float std, float* out) {
   HWY_DYNAMIC_DISPATCH(normal_f32)(bits, count, mean, std, out);

@@ -11,8 +11,8 @@ struct BitBlock {
   alignas(64) uint32_t word[4][size];
 };
 
-/// Fills the first `count` counters of a block, from counter `first` on.
-void fill_bits(BitBlock& bits, uint64_t seed, uint64_t first, int64_t count);
+/// Fills the first `count` counters of a block, from counter `first` on; of words, the first `words` at least.
+void fill_bits(BitBlock& bits, uint64_t seed, uint64_t first, int64_t count, int words = 4);
 
 /// out[i] = mean + std * normal number of counter i. Box and Muller, 1958: sqrt(-2 log u) cos(2 pi v), where
 /// f32: u from the upper 31 bits of word 0 (so it stays below 6.7), v from the upper 24 of word 1;

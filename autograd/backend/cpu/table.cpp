@@ -1,4 +1,6 @@
 // The table of the CPU.
+#include <atomic>
+
 #include <regard/autograd/backend/cpu/functions.hpp>
 #include <regard/autograd/error.hpp>
 
@@ -41,6 +43,7 @@ constexpr Kernels cpu_table{
     .gemm = cpu_backend::gemm,
     .gemm_epilogue = cpu_backend::gemm_epilogue,
     .attention = cpu_backend::attention,
+    .attention_delta = cpu_backend::attention_delta,
     .attention_grad = cpu_backend::attention_grad,
     .rotate = cpu_backend::rotate,
     .uniform = cpu_backend::uniform,
@@ -54,12 +57,25 @@ constexpr Kernels cpu_table{
     .norm_squared = cpu_backend::norm_squared,
 };
 
+std::atomic<const Kernels*> in_use{&cpu_table};
+
+void check_device(Device device) {
+  check<DeviceError>(device.kind == Device::Kind::cpu, "kernels", "no backend for device ", device,
+                     " is built in; build Regard with it, or use the CPU");
+}
+
 }  // namespace
 
 const Kernels& kernels(Device device) {
-  check<DeviceError>(device.kind == Device::Kind::cpu, "kernels", "no backend for device ", device,
-                     " is built in; build Regard with it, or use the CPU");
+  check_device(device);
+  return *in_use.load(std::memory_order_acquire);
+}
+
+const Kernels& own_kernels(Device device) {
+  check_device(device);
   return cpu_table;
 }
+
+void use_kernels(const Kernels* table) { in_use.store(table ? table : &cpu_table, std::memory_order_release); }
 
 }  // namespace regard

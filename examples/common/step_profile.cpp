@@ -1,0 +1,46 @@
+#include <algorithm>
+#include <regard/examples/common/options.hpp>
+#include <regard/examples/common/step_profile.hpp>
+#include <system_error>
+
+namespace examples {
+
+StepProfile::StepProfile(const std::optional<std::string>& file, int64_t steps)
+    : first_(std::clamp<int64_t>(steps - most_steps, 0, warm_up)) {
+  if (file) file_ = *file;
+}
+
+void StepProfile::next_step() {
+  if (!file_) return;
+  const int64_t step = step_++;
+  if (step == first_) profiler_.emplace();
+  if (!profiler_ || !profiler_->recording()) return;
+  region_.emplace("step");
+  ++profiled_;
+}
+
+void StepProfile::step_is_over() {
+  region_.reset();
+  if (profiled_ == most_steps && profiler_->recording()) profiler_->stop();
+}
+
+void StepProfile::finish(std::ostream& out) {
+  region_.reset();
+  if (!profiler_) return;
+  profiler_->stop();
+  out << "\nprofile of " << profiled_ << (profiled_ == 1 ? " step" : " steps") << ", after " << first_ << ":\n"
+      << profiler_->table() << "trace in " << file_->string() << ", for ui.perfetto.dev or chrome://tracing\n";
+  profiler_->write(*file_);
+}
+
+void check_profile(const std::optional<std::string>& file) {
+  if (!file) return;
+  namespace fs = std::filesystem;
+  const fs::path path = *file;
+  std::error_code error;
+  if (fs::is_directory(path, error)) throw UsageError("profile", *file + " is a folder; give a file");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, error)) throw UsageError("profile", "there is no folder " + folder.string());
+}
+
+}  // namespace examples
