@@ -4,7 +4,8 @@ namespace regard::layers {
 
 namespace {
 
-// From so many bytes between the two layers on, memory is worth more than computing the activation twice.
+// From so many bytes between the two layers on, one op is as fast and keeps less; below, it computes the activation a
+// second time for nothing.
 constexpr int64_t least_bytes_for_one_op = 4 << 20;
 
 }  // namespace
