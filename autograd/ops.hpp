@@ -195,7 +195,7 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 /// linear(activation(linear(x, up, up_bias)), down, down_bias), plus residual: the feed-forward network of a
 /// transformer as one op. Biases and the residual, of the result's shape, may be undefined. The same bits as the ops
-/// one by one; what comes after the activation is computed anew in backward where it is large.
+/// one by one, in less memory: backward keeps no copy of what comes after the activation and computes it anew.
 Tensor feed_forward(const Tensor& x, const Tensor& up, const Tensor& up_bias, const Tensor& down,
                     const Tensor& down_bias, Activation activation, const Tensor& residual = {});
 

@@ -21,7 +21,7 @@ struct FeedForward : Layer {
 
   FeedForward(int64_t width, int64_t hidden, const FeedForwardOptions& options = {});
   Tensor operator()(const Tensor& x) const;
-  /// residual + (*this)(x), in one pass where nothing is dropped: the residual of a transformer block.
+  /// residual + (*this)(x): the residual of a transformer block.
   Tensor add_to(const Tensor& residual, const Tensor& x) const;
   void members(Members& m) override;
   std::string describe() const override;

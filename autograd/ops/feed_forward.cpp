@@ -27,10 +27,6 @@ GemmEpilogue with_bias(const Tensor& bias) {
   return bias.defined() ? GemmEpilogue{.bias = bias.raw_data(), .bias_stride = bias.strides()[0]} : GemmEpilogue{};
 }
 
-// Where what comes after the activation is larger, it is not kept for backward but computed anew there: a third of the
-// network's memory, for about the time that a copy of it takes. Smaller ones cost more time than their memory is worth.
-constexpr int64_t largest_kept_bytes = 4 << 20;
-
 // The gradient of what comes before the activation, and what comes after it.
 struct Middle {
   Tensor gradient, activated;
@@ -70,7 +66,6 @@ Tensor feed_forward(const Tensor& x, const Tensor& up, const Tensor& up_bias, co
     check_same_device("feed_forward", residual, x);
     check<ShapeError>(residual.shape() == shape, "feed_forward", "residual ", residual.shape(), " should be ", shape);
   }
-  Tensor kept;  // activated, where backward shall find it
   const auto sources = inputs(x, up, up_bias, down, down_bias, residual);
   const bool recorded = needs_record(sources);
   Tensor y = empty(shape, TensorOptions(x.dtype(), x.device()));
@@ -84,20 +79,17 @@ Tensor feed_forward(const Tensor& x, const Tensor& up, const Tensor& up_bias, co
     const Tensor added = residual.defined() ? contiguous(residual) : Tensor();
     if (added.defined()) second.residual = added.raw_data();
     multiply(y, as_rows(activated), transposed(down), second);
-    if (recorded && activated.numel() * element_size(x.dtype()) <= largest_kept_bytes) kept = activated;
   }
   if (!recorded) return y;
   // h is an output too: its own gradient, in second derivatives, comes back here.
-  record_outputs("feed_forward", std::array{&y, &h}, sources, saved(x, up, down, h, kept),
+  record_outputs("feed_forward", std::array{&y, &h}, sources, saved(x, up, down, h),
                  [activation](const Saved& s, std::span<const Tensor> g) {
                    Grads grads(6);
                    const Tensor up = s[1], h = as_rows(s[3]);
                    Tensor dh = g[1].defined() ? as_rows(g[1]) : Tensor();
                    if (g[0].defined()) {
                      const Tensor dy = as_rows(g[0]);  // [rows, out]
-                     const bool anew = !s[4].defined() || grad_enabled();
-                     Middle m = middle(activation, dy, h, s[2], s.needs(3) && anew);
-                     if (!anew) m.activated = as_rows(s[4]);
+                     const Middle m = middle(activation, dy, h, s[2], s.needs(3));
                      dh = dh.defined() ? dh + m.gradient : m.gradient;
                      if (s.needs(3)) grads[3] = matmul(transpose(dy, 0, 1), m.activated);
                      if (s.needs(4)) grads[4] = sum_to(dy, {dy.size(1)});
