@@ -87,7 +87,7 @@ bool bf16_gemm_available() {
                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                            __builtin_cpu_is("amd");
   constexpr int64_t columns_of_avx512 = 32;
-  return fast && tiled_gemm_tile(sizeof(float)).columns == columns_of_avx512;
+  return fast && tiled_gemm(float()).tile.columns == columns_of_avx512;
 #else
   return false;
 #endif
@@ -107,7 +107,7 @@ void bf16_gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float>
 #else
 void bf16_gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> a, Matrix<const float> b, float beta,
                Matrix<float> c) {
-  tiled_gemm(m, n, k, alpha, a, b, beta, c, false);
+  tiled_gemm(float()).multiply({m, n, k, alpha, a, b, beta, {c.data, c.row_stride, c.column_stride}, c, nullptr});
 }
 #endif
 
