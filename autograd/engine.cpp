@@ -416,6 +416,7 @@ class Run final : private GradientSums {
       NodeState& state = states_[static_cast<size_t>(std::exchange(leaf.put_off, -1))];
       --waiting_nodes_;
       Node& node = *state.node;
+      const profiling::NodeSpan span(node);
       auto own = node.edges();
       const auto i = static_cast<size_t>(
           std::find_if(own.begin(), own.end(), [&](const Edge& e) { return e.leaf == next.leaf; }) - own.begin());

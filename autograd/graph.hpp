@@ -308,9 +308,11 @@ Tensor record_recomputable(const char* name, Tensor output, const TensorRefs<N>&
                            F backward, R again) {
   static_assert(std::is_trivially_destructible_v<F> && std::is_trivially_destructible_v<R>,
                 "a gradient function captures numbers and Shapes, no tensors");
+  Tensor* outputs[] = {&output};
+  if (profiling::active()) [[unlikely]]
+    profiling::op_done(name, outputs, inputs, saved);
   if (!needs_record(inputs)) return output;
   NodePtr node(new ClosureNode<F, N, M, R>(backward, again));
-  Tensor* outputs[] = {&output};
   node->attach(name, inputs, outputs, saved);
   return output;
 }

@@ -198,12 +198,15 @@ void KernelNote::writes(const ProfiledTensor& what, int64_t bytes, Memory where)
 void KernelNote::reads_at_most(int64_t bytes) { read_ = std::min(read_, bytes); }
 
 void KernelNote::begin() {
-  if (Here* at = here()) begin_ = at->recorder->now();
+  Here* at = here();
+  if (!at) return;
+  recorder_ = at->recorder.get();
+  begin_ = at->recorder->now();
 }
 
 KernelNote::~KernelNote() {
-  Here* at = begin_ < 0 ? nullptr : here();
-  if (!at) return;
+  Here* at = recorder_ ? here() : nullptr;
+  if (!at || at->recorder.get() != recorder_) return;  // another Profiler has begun meanwhile
   try {
     Event event;
     event.end = at->recorder->now();
@@ -266,6 +269,7 @@ void op_done(const char* name, std::span<Tensor* const> outputs, std::span<const
 void node_made(const Node& node) {
   Here* at = here();
   if (!at) return;
+  const std::lock_guard own(at->record->mutex);
   const uint32_t layer = layer_now(*at);
   const std::lock_guard lock(at->recorder->mutex);
   at->recorder->nodes[&node] = {node.sequence(), layer};
@@ -346,15 +350,20 @@ Profiler::Profiler(const ProfilerOptions& options) {
 Profiler::~Profiler() {
   stop();
   // A thread lets go of its record only when it meets the next Profiler: the events are freed here.
-  const std::lock_guard lock(recorder_->mutex);
-  for (const auto& record : recorder_->threads) {
+  // One lock at a time: a thread that is still at its last event takes its record's first, and then the recorder's.
+  std::vector<std::shared_ptr<profiling::ThreadRecord>> threads;
+  {
+    const std::lock_guard lock(recorder_->mutex);
+    threads = recorder_->threads;
+    recorder_->nodes = {};
+  }
+  for (const auto& record : threads) {
     const std::lock_guard own(record->mutex);
     record->events = {};
     record->tensors = {};
     record->kernels = {};
     record->open = {};
   }
-  recorder_->nodes = {};
 }
 
 void Profiler::stop() {

@@ -106,6 +106,30 @@ void describe_gemm(KernelNote& note, DType dtype, int64_t m, int64_t n, int64_t 
                  static_cast<double>(batch.count));
 }
 
+template <class... More>
+void describe_gemm_epilogue(KernelNote& note, DType dtype, int64_t m, int64_t n, int64_t k, const void* a, int64_t,
+                            int64_t, const void* b, int64_t, int64_t, void* c, const GemmEpilogue& epilogue,
+                            const More&...) {
+  const Matrices matrices{dtype, 1};
+  const auto writes = [&](const void* data) {
+    if (data) note.writes(matrices.shape(m, n), matrices.bytes(nullptr, m * n), matrices.memory(data, nullptr));
+  };
+  const auto reads = [&](const void* data, int64_t rows, int64_t columns) {
+    if (data)
+      note.reads(matrices.shape(rows, columns), matrices.bytes(nullptr, rows * columns),
+                 matrices.memory(data, nullptr));
+  };
+  writes(c);
+  writes(epilogue.before);
+  writes(epilogue.activated);
+  reads(a, m, k);
+  reads(b, k, n);
+  if (epilogue.bias) note.reads({Shape{n}, dtype}, n * element_size(dtype), matrices.memory(epilogue.bias, nullptr));
+  reads(epilogue.x, m, n);
+  reads(epilogue.residual, m, n);
+  note.add_flops(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
+}
+
 // How many pairs of a query and a key see each other.
 double visible_pairs(const Tensor& q, const Tensor& k, const AttentionSettings& settings) {
   const auto queries = static_cast<double>(q.size(2)), keys = static_cast<double>(k.size(2));
@@ -148,6 +172,10 @@ template <auto Row, class... A>
 void describe(KernelNote& note, const A&... arguments) {
   if constexpr (same<Row, &Kernels::gemm>) {
     describe_gemm(note, arguments...);
+    return;
+  }
+  if constexpr (same<Row, &Kernels::gemm_epilogue>) {
+    describe_gemm_epilogue(note, arguments...);
     return;
   }
   Describe tensors{note, facts<Row>};
@@ -214,7 +242,9 @@ Kernels make_table() {
   note<&Kernels::triangle>(t, {"triangle"});
   note<&Kernels::flip>(t, {"flip"});
   note<&Kernels::gemm>(t, {"gemm"});
+  note<&Kernels::gemm_epilogue>(t, {"gemm_epilogue"});
   note<&Kernels::attention>(t, {"attention", 0b11});
+  note<&Kernels::attention_delta>(t, {"attention_delta"});
   note<&Kernels::attention_grad>(t, {"attention_grad", 0b111});
   note<&Kernels::rotate>(t, {"rotate"});
   note<&Kernels::uniform>(t, {"uniform"});

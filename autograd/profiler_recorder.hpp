@@ -128,7 +128,8 @@ class KernelNote {
 
  private:
   const char* name_;
-  int64_t begin_ = -1;
+  const Recorder* recorder_ = nullptr;
+  int64_t begin_ = 0;
   int64_t read_ = 0, written_ = 0;
   double flops_ = 0;
   boost::container::small_vector<ProfiledTensor, 8> outputs_, inputs_;

@@ -1,4 +1,5 @@
 // The Profiler: which events there are, what they say of shapes, bytes, operations and layers, and its trace.
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -433,6 +434,30 @@ TEST_CASE("Each thread has its events") {
   CHECK(regions.size() == count);
   for (const auto& [thread, number] : regions) CHECK(number == calls);
   CHECK(named(profiler, "mul backward").size() == count * calls);
+}
+
+TEST_CASE("Profilers may come and go while threads compute") {
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&done] {
+      Model model;
+      model.parameters();
+      const Tensor x = randn({4, 3});
+      while (!done) {
+        ProfilerRegion region("step");
+        sum(model(x)).backward();
+      }
+    });
+  for (int i = 0; i < 30; ++i) {
+    Profiler profiler({.kernels = i % 2 == 0});
+    for (int call = 0; call < 20; ++call) randn({2, 3}).exp();
+    if (i % 3 == 0) profiler.stop();
+    if (i % 5 == 0) CHECK(named(profiler, "exp").size() == 20);
+    CHECK_FALSE(profiler.table().empty());
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_CASE("Kernels are shown on request, inside their op") {

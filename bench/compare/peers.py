@@ -388,6 +388,7 @@ def main():
             print("lengths 64 to 8192, about 5 minutes", flush=True)
             points = sweep.measure(setup, counts[0], facts, unfinished)
             sweep.write(out, points)
+            sweep.forget(unfinished)
             print(f"results in {out} (sweep.json, sweep.svg), after {(time.monotonic() - began) / 60:.1f} minutes")
             return 0
         progress = Progress(unfinished, facts, {"Python": platform.python_version()})

@@ -135,3 +135,8 @@ def svg(points):
 def write(folder, points):
     (folder / "sweep.json").write_text(json.dumps(points, indent=1) + "\n")
     (folder / "sweep.svg").write_text(svg(points))
+
+
+def forget(folder):
+    for name in ("sweep.json", "sweep.svg"):
+        (folder / name).unlink(missing_ok=True)
