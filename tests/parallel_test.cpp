@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <numeric>
 #include <regard/autograd/backend/cpu/parallel.hpp>
 #include <regard/autograd/error.hpp>
@@ -18,6 +19,7 @@
 
 using regard::cpu_backend::in_parallel_region;
 using regard::cpu_backend::parallel_for;
+using regard::cpu_backend::parallel_for_short;
 using regard::cpu_backend::parallel_regions_started;
 
 namespace {
@@ -70,6 +72,47 @@ TEST_CASE("parallel_for uses several threads, and wakes none for one chunk or on
   const auto self = std::this_thread::get_id();
   parallel_for(5, 1, [&](int64_t, int64_t) { CHECK(std::this_thread::get_id() == self); });
   CHECK(parallel_regions_started() == before);
+}
+
+TEST_CASE("short loops visit every index once, also from several user threads", "[parallel]") {
+  for (const int threads : {1, 2, 4}) {
+    const ThreadCount scope(threads);
+    std::vector<std::thread> users;
+    std::atomic<int> wrong{0};
+    for (int user = 0; user < 3; ++user) {
+      users.emplace_back([&wrong] {
+        for (int round = 0; round < 300; ++round) {
+          const int64_t count = 1 + round % 23, grain = 1 + round % 4;
+          std::vector<int> visits(static_cast<size_t>(count), 0);
+          parallel_for_short(count, grain, round % 50 == 0, [&](int64_t begin, int64_t end) {
+            if (begin % grain != 0 || end != std::min(begin + grain, count)) ++wrong;
+            for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
+          });
+          if (visits != std::vector<int>(static_cast<size_t>(count), 1)) ++wrong;
+        }
+      });
+    }
+    for (std::thread& user : users) user.join();
+    CAPTURE(threads);
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a short loop wakes nobody, and hundreds in a row do", "[parallel]") {
+  const ThreadCount scope(2);
+  parallel_for(2, 1, [](int64_t, int64_t) {});
+  int64_t before = 0;
+  bool alone = false;
+  for (int tries = 0; tries < 500 && !alone; ++tries) {  // until the worker has fallen asleep
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    before = parallel_regions_started();
+    parallel_for_short(4, 1, [](int64_t, int64_t) {});
+    alone = parallel_regions_started() == before;
+  }
+  CHECK(alone);
+  for (int i = 0; i < 5000 && parallel_regions_started() == before; ++i)
+    parallel_for_short(4, 1, [](int64_t, int64_t) {});
+  CHECK(parallel_regions_started() > before);
 }
 
 TEST_CASE("a parallel loop inside a parallel loop stays on its thread", "[parallel]") {

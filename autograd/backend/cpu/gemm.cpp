@@ -113,10 +113,12 @@ int64_t work_of(const Problem<T>& problem) {
 
 // A microsecond or so: worth a share of a thread that is awake. And some 10: worth waking one.
 constexpr int64_t short_work = 150'000, worth_waking = 1'000'000;
+// Of products with a long side less is worth it: their pieces pack little twice.
+constexpr int64_t long_side = 128, short_long_work = 100'000;
 
 // Enough pieces for some processors to end at about the same time, few enough that packing for each stays cheap.
-int64_t wanted_pieces(int64_t work, Path path) {
-  if (work < 2 * short_work) return 1;
+int64_t wanted_pieces(int64_t work, int64_t longest, Path path) {
+  if (work < 2 * (longest < long_side ? short_work : short_long_work)) return 1;
   int64_t pieces = 2;
   const int64_t least = path == Path::blis ? 64'000'000 : 4'000'000;  // BLIS packs both sides for each piece
   while (pieces < 64 && work >= least * pieces * pieces * pieces) pieces *= 2;
@@ -174,7 +176,7 @@ Problem<T> cut(const Problem<T>& whole, const Grid& grid, int64_t piece) {
 
 // How many pieces a thread takes at a time.
 int64_t choose_grain(int64_t pieces, int64_t work) {
-  if (work < 2 * short_work) return pieces;
+  if (work < 2 * short_long_work) return pieces;
   return divide_up(pieces, std::clamp<int64_t>(work / short_work / 2 * 2, 2, 64));
 }
 
@@ -278,7 +280,8 @@ void multiply_all(int64_t batch, const int64_t* a_offsets, const int64_t* b_offs
   }
   const Path path = choose_path(problem);
   const int64_t work = work_of(problem) * batch;
-  const Grid grid = choose_grid<T>(problem.m, problem.n, divide_up(wanted_pieces(work, path), batch));
+  const Grid grid =
+      choose_grid<T>(problem.m, problem.n, divide_up(wanted_pieces(work, std::max(problem.m, problem.n), path), batch));
   const int64_t pieces = batch * grid.pieces();
   if (batch == 1 && path == Path::tiles && worth_sharing(problem, grid)) {
     if (a_offsets != nullptr) problem.a.data += a_offsets[0];

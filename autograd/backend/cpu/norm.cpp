@@ -359,7 +359,7 @@ HWY_EXPORT(norm_grad_f64);
 
 namespace {
 
-constexpr int64_t chunk_elements = 8192;
+constexpr int64_t chunk_elements = 4096, worth_waking = 65536;
 constexpr int64_t block_rows = 64;  // summed in the tensor's precision; blocks are added in f64
 constexpr int64_t column_block = 512;
 
@@ -389,7 +389,7 @@ void normalize(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Te
                         elements<T>(rstd),
                         eps};
   parallel_for_short(rows, std::max<int64_t>(1, chunk_elements / std::max<int64_t>(1, width)),
-                     [&](int64_t begin, int64_t end) {
+                     rows * width >= worth_waking, [&](int64_t begin, int64_t end) {
                        NormRows<T> part = all;
                        part.rows = end - begin;
                        part.a += begin * width;
@@ -439,7 +439,7 @@ void normalize_grad(const Tensor& da, const Tensor& dweight, const Tensor& dbias
   std::vector<T> weight_blocks(dweight.defined() ? static_cast<size_t>(blocks * width) : 0);
   std::vector<T> bias_blocks(dbias.defined() ? static_cast<size_t>(blocks * width) : 0);
   const int64_t grain = std::max<int64_t>(1, chunk_elements / std::max<int64_t>(1, block_rows * width));
-  parallel_for_short(blocks, grain, [&](int64_t begin, int64_t end) {
+  parallel_for_short(blocks, grain, rows * width >= worth_waking, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * block_rows;
       NormGradRows<T> part = all;

@@ -1,5 +1,7 @@
 // One pass over a parameter, its gradient and its moments: SGD, Adam, AdamW, Lion; and the norm of a gradient.
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include <regard/autograd/backend/cpu/functions.hpp>
 #include <regard/autograd/backend/cpu/highway_targets.hpp>
@@ -176,13 +178,19 @@ void lion_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const
 
 void norm_squared(const Tensor& x, double* result) {
   const int64_t n = x.numel();
-  double total = 0;
-  for (int64_t begin = 0; begin < n; begin += kGrain) {  // blocks of one size: the sum depends on n alone
-    const int64_t count = std::min(kGrain, n - begin);
-    total += x.dtype() == DType::f64 ? HWY_DYNAMIC_DISPATCH(squares_f64)(count, x.data<double>() + begin)
-                                     : HWY_DYNAMIC_DISPATCH(squares_f32)(count, x.data<float>() + begin);
+  const auto squares = [&](int64_t begin, int64_t end) {
+    return x.dtype() == DType::f64 ? HWY_DYNAMIC_DISPATCH(squares_f64)(end - begin, x.data<double>() + begin)
+                                   : HWY_DYNAMIC_DISPATCH(squares_f32)(end - begin, x.data<float>() + begin);
+  };
+  if (n <= kGrain) {
+    *result = n == 0 ? 0 : squares(0, n);
+    return;
   }
-  *result = total;
+  // Blocks of one size, added in order: the sum depends on n alone.
+  std::vector<double> sums(static_cast<size_t>((n + kGrain - 1) / kGrain));
+  parallel_for_short(
+      n, kGrain, [&](int64_t begin, int64_t end) { sums[static_cast<size_t>(begin / kGrain)] = squares(begin, end); });
+  *result = std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 }  // namespace regard::cpu_backend
