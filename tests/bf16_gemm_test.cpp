@@ -10,9 +10,12 @@
 #include <random>
 #include <regard/autograd/backend/cpu/bf16_gemm.hpp>
 #include <regard/autograd/backend/cpu/gemm.hpp>
+#include <regard/autograd/backend/cpu/gemm_finish.hpp>
 #include <regard/autograd/matmul_precision.hpp>
 #include <regard/autograd/threads.hpp>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 using regard::bf16_matmul_available;
@@ -142,7 +145,7 @@ TEST_CASE("bf16 GEMM has the bits of its arithmetic in plain code", "[gemm]") {
       }
     }
     plain_bf16_gemm(m, n, k, alpha, a, b, beta, expected);
-    bf16_gemm(m, n, k, alpha, a.read(), b.read(), beta, c.write());
+    bf16_gemm({m, n, k, alpha, a.read(), b.read(), beta, std::as_const(c).read(), c.write(), nullptr});
     if (same_bits(c.memory, expected.memory)) return;
     ++wrong;
     UNSCOPED_INFO("wrong at " << m << " x " << n << " x " << k << ", layouts " << a_layout << " " << b_layout << " "
@@ -229,6 +232,29 @@ TEST_CASE("bf16 GEMM has the same bits on any number of threads, in batches too"
   }
 }
 
+TEST_CASE("bf16 GEMM adds a bias or another matrix, and finishes blocks as ops of their own would", "[gemm]") {
+  std::mt19937 random(26);
+  const MatmulPrecisionScope scope(MatmulPrecision::bf16);
+  for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{40, 35, 50}, {300, 301, 64}, {50, 1100, 900}}) {
+    const Stored a(m, k, rows, random), b(k, n, columns, random), bias(1, n, rows, random), other(m, n, rows, random);
+    for (const bool same_rows : {true, false}) {
+      const Matrix<const float> addend = same_rows ? Matrix<const float>{bias.memory.data(), 0, 1} : other.read();
+      Stored expected(m, n, rows, random), c = expected, kept = expected;
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+          expected.at(i, j) = addend.data[i * addend.row_stride + j * addend.column_stride];
+        }
+      }
+      gemm<float>(m, n, k, 1, a.read(), b.read(), 1, expected.write());
+      regard::cpu_backend::GemmFinish finish{reinterpret_cast<char*>(c.memory.data()), sizeof(float)};
+      finish.before = reinterpret_cast<char*>(kept.memory.data());
+      regard::cpu_backend::gemm_finished<float>(m, n, k, a.read(), b.read(), addend, c.write(), &finish);
+      CHECK(same_bits(expected.memory, c.memory));
+      CHECK(same_bits(expected.memory, kept.memory));
+    }
+  }
+}
+
 TEST_CASE("bf16 GEMM keeps NaN and infinity, rounds the largest numbers up, and drops denormal ones", "[gemm]") {
   if (!bf16_matmul_available()) return;
   constexpr float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
@@ -238,7 +264,7 @@ TEST_CASE("bf16 GEMM keeps NaN and infinity, rounds the largest numbers up, and 
     std::vector<float> a(static_cast<size_t>(m * k)), b(static_cast<size_t>(k * n)), c(static_cast<size_t>(m * n), 7);
     a[static_cast<size_t>(16 * k + 5)] = x;
     b[5 * static_cast<size_t>(n) + 32] = y;
-    bf16_gemm(m, n, k, 1, {a.data(), k, 1}, {b.data(), n, 1}, 0, {c.data(), n, 1});
+    bf16_gemm({m, n, k, 1, {a.data(), k, 1}, {b.data(), n, 1}, 0, {}, {c.data(), n, 1}, nullptr});
     CHECK(c[0] == 0);
     return c.back();
   };

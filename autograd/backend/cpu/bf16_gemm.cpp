@@ -31,15 +31,11 @@ constexpr int64_t longest_k_block = 768;
 constexpr int64_t rows_in_block = 240;
 constexpr int64_t columns_in_block = 1024;
 constexpr int64_t panel_columns = 2 * lanes;
+constexpr int64_t columns_to_finish = 4 * panel_columns;  // together, so that a row of them is worth a call
 
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// `size` cut into the fewest parts of at most `longest`, as even as they go: the length of a part.
-constexpr int64_t even_part(int64_t size, int64_t longest) { return divide_up(size, divide_up(size, longest)); }
-
-void multiply(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> a, Matrix<const float> b, float beta,
-              Matrix<float> c) {
-  const int64_t k_block = divide_up(even_part(k, longest_k_block), 2 * lanes) * 2 * lanes;  // no pair is parted
+void multiply(const Product<float>& product) {
+  const auto [m, n, k, alpha, a, b, beta, d, c, finish] = product;
+  const int64_t k_block = round_up(even_part(k, longest_k_block), 2 * lanes);  // no pair is parted
   const int64_t m_block = even_part(m, rows_in_block);
   const int64_t n_block = std::min(n, columns_in_block);
   const bool keep_b = m > m_block;  // every panel is used again for the next block of rows
@@ -52,19 +48,27 @@ void multiply(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> 
     const int64_t j_end = std::min(n, j0 + n_block);
     for (int64_t p0 = 0; p0 < k; p0 += k_block) {
       const int64_t depth = std::min(k_block, k - p0), pairs = (depth + 1) / 2;
-      const Result result{alpha, p0 == 0 ? beta : 1.0F, c.row_stride, c.column_stride};
+      const Result result =
+          p0 == 0 ? Result{alpha, beta, d, c} : Result{alpha, 1, {c.data, c.row_stride, c.column_stride}, c};
       for (int64_t i0 = 0; i0 < m; i0 += m_block) {
         const int64_t height = std::min(m_block, m - i0);
         const Words left = pack_rows(height, depth, a.offset_by(i0 * a.row_stride + p0 * a.column_stride), packed_a);
         uint32_t* panel = packed_b;
+        int64_t finished = j0;
         for (int64_t j = j0; j < j_end; j += panel_columns) {
           const int64_t columns = std::min(panel_columns, j_end - j);
           if (i0 == 0 || !keep_b) {
             pack_panel(depth, columns, whole_vectors(columns), b.offset_by(p0 * b.row_stride + j * b.column_stride),
                        panel);
           }
-          multiply_panel(height, columns, pairs, left, panel, result, c.data + i0 * c.row_stride + j * c.column_stride);
+          multiply_panel(height, columns, pairs, left, panel, result, i0, j);
           if (keep_b) panel += panel_size;
+          const int64_t done = j + columns;
+          if (finish != nullptr && p0 + depth == k && (done - finished >= columns_to_finish || done == j_end)) {
+            (*finish)(height, done - finished, c.data + i0 * c.row_stride + finished * c.column_stride, c.row_stride,
+                      c.column_stride);
+            finished = done;
+          }
         }
       }
     }
@@ -99,16 +103,12 @@ bool suits_bf16_gemm(int64_t m, int64_t n, int64_t k) {
   return std::min(m, n) >= 16 && std::max(m, n) >= 32 && k >= 24;
 }
 
+void bf16_gemm(const Product<float>& product) {
 #ifdef REGARD_BF16_GEMM
-void bf16_gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> a, Matrix<const float> b, float beta,
-               Matrix<float> c) {
-  bf16::multiply(m, n, k, alpha, a, b, beta, c);
-}
+  bf16::multiply(product);
 #else
-void bf16_gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> a, Matrix<const float> b, float beta,
-               Matrix<float> c) {
-  tiled_gemm(float()).multiply({m, n, k, alpha, a, b, beta, {c.data, c.row_stride, c.column_stride}, c, nullptr});
-}
+  tiled_gemm(float()).multiply(product);
 #endif
+}
 
 }  // namespace regard::cpu_backend

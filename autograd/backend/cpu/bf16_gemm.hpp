@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <regard/autograd/backend/cpu/gemm.hpp>
+#include <regard/autograd/backend/cpu/tiled_gemm.hpp>
 
 namespace regard::cpu_backend {
 
@@ -13,11 +13,10 @@ bool bf16_gemm_available();
 /// Whether a product of these sizes gains by it, packing included: as measured, for every layout.
 bool suits_bf16_gemm(int64_t m, int64_t n, int64_t k);
 
-/// As gemm for m, n, k >= 1, on the calling thread: both operands' elements are rounded to bf16, to nearest even (NaN
-/// and infinity stay what they are), their products summed in f32, the odd element of a pair along k before the even
-/// one, in blocks that k alone decides: a piece of a product has the bits of the whole. Denormal numbers, of f32 and of
-/// bf16, count as 0, in operands and in sums. Only where bf16_gemm_available().
-void bf16_gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix<const float> a, Matrix<const float> b, float beta,
-               Matrix<float> c);
+/// On the calling thread: the operands' elements are rounded to bf16, to nearest even (NaN and infinity stay what they
+/// are), their products summed in f32, the odd element of a pair along k before the even one, in blocks that k alone
+/// decides: a piece of a product has the bits of the whole. Denormal numbers, of f32 and of bf16, count as 0, in
+/// operands and in sums. Only where bf16_gemm_available().
+void bf16_gemm(const Product<float>& product);
 
 }  // namespace regard::cpu_backend

@@ -8,27 +8,29 @@ constexpr int tile_rows = 12;  // by two vectors: 24 sums, 2 vectors of B and a 
 
 struct Result {
   float alpha, beta;
-  int64_t row_stride, column_stride;
+  Matrix<const float> d;
+  Matrix<float> c;
+  bool along_rows() const { return c.column_stride == 1 && (beta == 0 || d.column_stride == 1); }
 };
 
-// c[0, columns) = alpha * product + beta * c, with the same arithmetic for whole vectors, tails and strided rows.
-inline void write(__m512 product, const Result& result, float* c, int64_t columns) {
+// c[0, columns) = alpha * product + beta * d, with the same arithmetic for whole vectors, tails and strided rows.
+inline void write(__m512 product, const Result& result, const float* d, float* c, int64_t columns) {
   const __m512 alpha = _mm512_set1_ps(result.alpha), beta = _mm512_set1_ps(result.beta);
   __m512 value = _mm512_mul_ps(alpha, product);
   const int64_t written = std::min(columns, lanes);
-  if (result.column_stride == 1) {
+  if (result.along_rows()) {
     const auto mask = static_cast<__mmask16>((1U << written) - 1);
-    if (result.beta != 0) value = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(mask, c), value);
+    if (result.beta != 0) value = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(mask, d), value);
     _mm512_mask_storeu_ps(c, mask, value);
     return;
   }
   alignas(64) float buffer[lanes] = {};
   if (result.beta != 0) {
-    for (int64_t j = 0; j < written; ++j) buffer[j] = c[j * result.column_stride];
+    for (int64_t j = 0; j < written; ++j) buffer[j] = d[j * result.d.column_stride];
     value = _mm512_fmadd_ps(beta, _mm512_load_ps(buffer), value);
   }
   _mm512_store_ps(buffer, value);
-  for (int64_t j = 0; j < written; ++j) c[j * result.column_stride] = buffer[j];
+  for (int64_t j = 0; j < written; ++j) c[j * result.c.column_stride] = buffer[j];
 }
 
 // Clang 16 does not survive to see that a vector of bf16 is one word over and over.
@@ -38,12 +40,19 @@ inline void hide([[maybe_unused]] __m512i& word) {
 #endif
 }
 
-using TileFunction = void (*)(int64_t pairs, const Words& a, const uint32_t* b, const Result& result, float* c,
-                              int64_t columns);
+using TileFunction = void (*)(int64_t pairs, const Words& a, const uint32_t* b, const Result& result, int64_t i0,
+                              int64_t j0, int64_t columns);
 
-// `rows` rows of C by `vectors` vectors of columns.
+// `rows` rows of C from i0 by `vectors` vectors of columns from j0, of which `columns` are C's.
 template <int rows, int vectors>
-void tile(int64_t pairs, const Words& a, const uint32_t* b, const Result& result, float* c, int64_t columns) {
+void tile(int64_t pairs, const Words& a, const uint32_t* b, const Result& result, int64_t i0, int64_t j0,
+          int64_t columns) {
+  const auto c_at = [&](int64_t i, int64_t j) {
+    return result.c.data + (i0 + i) * result.c.row_stride + (j0 + j) * result.c.column_stride;
+  };
+  const auto d_at = [&](int64_t i, int64_t j) {
+    return result.d.data + (i0 + i) * result.d.row_stride + (j0 + j) * result.d.column_stride;
+  };
   constexpr int groups = (rows + 2) / 3;  // one pointer for three rows of A: processors multiply a stride by 1 and 2
   const uint32_t* left[groups];
   for (int g = 0; g < groups; ++g) left[g] = a.data + 3 * g * a.row_stride;
@@ -51,7 +60,7 @@ void tile(int64_t pairs, const Words& a, const uint32_t* b, const Result& result
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i) {
     // C arrives while the sums are made; a row of it may begin amid a cache line.
-    const float* to = c + i * result.row_stride;
+    const float* to = c_at(i, 0);
     for (int v = 0; v < vectors; ++v) _mm_prefetch(to + v * lanes, _MM_HINT_T0);
     _mm_prefetch(to + vectors * lanes - 1, _MM_HINT_T0);
 #pragma GCC unroll 2
@@ -72,16 +81,16 @@ void tile(int64_t pairs, const Words& a, const uint32_t* b, const Result& result
 #pragma GCC unroll 4
     for (int g = 0; g < groups; ++g) left[g] += a.pair_stride;
   }
-  if (result.column_stride == 1 && columns >= vectors * lanes) {
+  if (result.along_rows() && columns >= vectors * lanes) {
     const __m512 alpha = _mm512_set1_ps(result.alpha), beta = _mm512_set1_ps(result.beta);
     const bool add = result.beta != 0;
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i, c += result.row_stride) {
+    for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 2
       for (int v = 0; v < vectors; ++v) {
         __m512 value = _mm512_mul_ps(alpha, sums[i][v]);
-        if (add) value = _mm512_fmadd_ps(beta, _mm512_loadu_ps(c + v * lanes), value);
-        _mm512_storeu_ps(c + v * lanes, value);
+        if (add) value = _mm512_fmadd_ps(beta, _mm512_loadu_ps(d_at(i, 0) + v * lanes), value);
+        _mm512_storeu_ps(c_at(i, 0) + v * lanes, value);
       }
     }
     return;
@@ -91,7 +100,7 @@ void tile(int64_t pairs, const Words& a, const uint32_t* b, const Result& result
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) {
       if (v * lanes < columns) {
-        write(sums[i][v], result, c + i * result.row_stride + v * lanes * result.column_stride, columns - v * lanes);
+        write(sums[i][v], result, d_at(i, v * lanes), c_at(i, v * lanes), columns - v * lanes);
       }
     }
   }
@@ -102,18 +111,19 @@ constexpr std::array<TileFunction, sizeof...(rows)> make_tiles(std::integer_sequ
   return {&tile<rows + 1, vectors>...};
 }
 
-// All rows of A by a panel of B; the last rows are shared out so that no tile is much shorter than the others.
+// All rows of A by a panel of B, C's from i0 and j0; the last rows are shared out so that no tile is much shorter than
+// the others.
 inline void multiply_panel(int64_t rows, int64_t columns, int64_t pairs, Words a, const uint32_t* b,
-                           const Result& result, float* c) {
+                           const Result& result, int64_t i0, int64_t j0) {
   static constexpr auto one = make_tiles<1>(std::make_integer_sequence<int, tile_rows>());
   static constexpr auto two = make_tiles<2>(std::make_integer_sequence<int, tile_rows>());
   const auto& tiles = columns <= lanes ? one : two;
   for (int64_t left = (rows + tile_rows - 1) / tile_rows; left > 0; --left) {
     const int64_t height = (rows + left - 1) / left;
-    tiles[static_cast<size_t>(height - 1)](pairs, a, b, result, c, columns);
+    tiles[static_cast<size_t>(height - 1)](pairs, a, b, result, i0, j0, columns);
     rows -= height;
     a.data += height * a.row_stride;
-    c += height * result.row_stride;
+    i0 += height;
   }
 }
 

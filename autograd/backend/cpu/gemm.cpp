@@ -86,15 +86,13 @@ template <class T>
 void run_piece(const Problem<T>& problem, Path path) {
   if (path == Path::tiles) return tiled_gemm(T()).multiply(problem);
   if (path == Path::dots) return tiled_gemm(T()).multiply_by_dots(problem);
+  if constexpr (std::is_same_v<T, float>) {
+    if (path == Path::bf16) return bf16_gemm(problem);
+  }
   T beta = problem.beta;
   if (path == Path::scale || (beta != 0 && problem.d.data != problem.c.data)) {
     scale(problem);
     beta = 1;
-  }
-  if constexpr (std::is_same_v<T, float>) {
-    if (path == Path::bf16) {
-      bf16_gemm(problem.m, problem.n, problem.k, problem.alpha, problem.a, problem.b, beta, problem.c);
-    }
   }
   if (path == Path::blis) {
     blis_gemm(problem.m, problem.n, problem.k, problem.alpha, problem.a, problem.b, beta, problem.c);
