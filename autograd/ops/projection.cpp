@@ -159,8 +159,11 @@ std::array<Tensor, count> project_heads(const Tensor& x, const std::array<Projec
     const int64_t outputs = weight.shape()[0];
     const Tensor y = empty({batch, length, outputs}, {x.dtype(), x.device()});
     const Tensor y_rows = make_view(y, {batch * length, outputs}, {outputs, 1}, 0);
-    if (bias.defined()) kernels(y).copy(y_rows, make_view(bias, y_rows.shape(), {0, 1}, bias.storage_offset()));
-    multiply(y_rows, x_rows, turned(weight), bias.defined() ? 1 : 0);
+    if (bias.defined() && y.numel() > 0)
+      kernels(y).gemm_epilogue(y.dtype(), batch * length, outputs, width, x.raw_data(), width, 1, weight.raw_data(), 1,
+                               width, y.raw_data(), {.bias = bias.raw_data()});
+    else
+      multiply(y_rows, x_rows, turned(weight), 0);
     heads[i] = heads_of(y, head_width);
     in[1 + i] = kept[1 + i] = &weight;
     in[1 + count + i] = &bias;

@@ -316,12 +316,19 @@ class Pool {
 
   void work() {
     inside_region = true;
+    const auto posted = [this] { return open_.load() > 0; };
+    auto useful = Clock::now();
     for (;;) {
-      if (!posted_soon()) {
+      // Awake for a while where callers post and others are faster to take the work, but not for good: of many workers
+      // short loops need few.
+      const int64_t before = posts_.load(std::memory_order_relaxed);
+      const bool busy = becomes_true(posted) || posts_.load(std::memory_order_relaxed) != before;
+      if (!busy || Clock::now() - useful > std::chrono::milliseconds(2)) {
         std::unique_lock lock(mutex_);
         sleeping_.fetch_add(1);
-        wake_.wait(lock, [this] { return open_.load() > 0; });
+        wake_.wait(lock, posted);
         sleeping_.fetch_sub(1);
+        useful = Clock::now();
       }
       for (Slot& slot : slots_) {
         if (!join(slot)) continue;
@@ -331,18 +338,9 @@ class Pool {
           const std::lock_guard lock(mutex_);
           done_.notify_all();
         }
+        useful = Clock::now();
       }
     }
-  }
-
-  // Stays awake as long as callers post, even where others are always faster to take the work.
-  bool posted_soon() {
-    int64_t before = 0;
-    do {
-      before = posts_.load(std::memory_order_relaxed);
-      if (becomes_true([this] { return open_.load() > 0; })) return true;
-    } while (posts_.load(std::memory_order_relaxed) != before);
-    return false;
   }
 
   bool join(Slot& slot) {
