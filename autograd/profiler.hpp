@@ -82,8 +82,8 @@ struct ProfilerRow {
 ///     std::cout << profiler.table();
 ///     profiler.write("trace.json");  // for chrome://tracing or ui.perfetto.dev
 ///
-/// One at a time: a second one is a ValueError. Results stay the same, to the bit. While it records, an op takes about
-/// a microsecond more; while there is none, ops cost nothing more that could be measured.
+/// One at a time: a second one is a ValueError. Results stay the same, to the bit. While it records, an op takes
+/// a microsecond or two more; while there is none, ops cost nothing more that could be measured.
 ///
 /// Views, which compute nothing, are events of no duration. An event's time is that of its kernels: what an op takes to
 /// check its arguments, to allocate and to record shows as the gap before it.
