@@ -29,7 +29,7 @@ GemmEpilogue with_bias(const Tensor& bias) {
 
 // Where what comes after the activation is larger, it is not kept for backward but computed anew there: a third of the
 // network's memory, for about the time that a copy of it takes. Smaller ones cost more time than their memory is worth.
-constexpr int64_t largest_kept_bytes = 4 << 20;
+constexpr int64_t largest_kept_bytes = 2 << 20;
 
 // The gradient of what comes before the activation, and what comes after it.
 struct Middle {
