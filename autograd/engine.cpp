@@ -420,7 +420,8 @@ class Run final : private GradientSums {
       auto own = node.edges();
       const auto i = static_cast<size_t>(
           std::find_if(own.begin(), own.end(), [&](const Edge& e) { return e.leaf == next.leaf; }) - own.begin());
-      Grads grads = node.run(Saved(node, uint64_t{1} << i, !keep_), state.grads);
+      MatmulPrecisionScope precision(node.recorded_precision());
+      Grads grads = node.run(Saved(node, uint64_t{1} << i, !keep_, this), state.grads);
       state.grads.clear();
       Tensor grad = i < grads.size() ? std::move(grads[i]) : Tensor();
       if (grad.defined()) fit(node, own[i], i, grad);

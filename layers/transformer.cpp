@@ -1,5 +1,7 @@
 #include <regard/layers/transformer.hpp>
 
+#include <utility>
+
 namespace regard::layers {
 
 namespace {
@@ -38,14 +40,14 @@ TransformerEncoderLayer::TransformerEncoderLayer(int64_t width, int64_t num_head
 
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {
   LayerScope scope(*this);
-  const Tensor attended = attention(norm_first ? norm1(x) : x, masks);  // norm1's output is gone after this
-  return finish(x, attended);
+  Tensor attended = attention(norm_first ? norm1(x) : x, masks);  // norm1's output is gone after this
+  return finish(x, std::move(attended));
 }
 
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, KeyValueCache& cache, const AttentionMasks& masks) const {
   LayerScope scope(*this);
-  const Tensor attended = attention(norm_first ? norm1(x) : x, cache, masks);
-  return finish(x, attended);
+  Tensor attended = attention(norm_first ? norm1(x) : x, cache, masks);
+  return finish(x, std::move(attended));
 }
 
 std::pair<Tensor, Tensor> TransformerEncoderLayer::forward_with_weights(const Tensor& x,
@@ -56,9 +58,10 @@ std::pair<Tensor, Tensor> TransformerEncoderLayer::forward_with_weights(const Te
   return {finish(x, attended), weights};
 }
 
-Tensor TransformerEncoderLayer::finish(const Tensor& x, const Tensor& attended) const {
+Tensor TransformerEncoderLayer::finish(const Tensor& x, Tensor attended) const {
   if (norm_first) {
     Tensor y = x + drop(attended);
+    attended = {};  // y has it: memory for what follows
     return add_branch(y, norm2(y));
   }
   Tensor y = norm1(x + drop(attended));

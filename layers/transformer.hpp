@@ -41,7 +41,7 @@ struct TransformerEncoderLayer : Layer {
   std::string describe() const override;
 
  private:
-  Tensor finish(const Tensor& x, const Tensor& attended) const;
+  Tensor finish(const Tensor& x, Tensor attended) const;
   Tensor add_branch(const Tensor& y, const Tensor& in) const;  // y + drop(feed_forward(in))
 };
 

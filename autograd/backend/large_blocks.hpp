@@ -17,5 +17,9 @@ void* take_large_block(int64_t bytes);
 void give_large_block(void* data, int64_t bytes);
 /// Gives the memory of free blocks back to the system.
 void trim_large_blocks();
+/// At most about how many bytes of free blocks keep their memory for the next tensors; what is freed beyond that goes
+/// back to the system at once. 1 GiB unless set. With less, the most that is resident comes near to what is alive, and
+/// a step takes longer, for the system clears pages that are had again.
+void set_kept_large_bytes(int64_t bytes);
 
 }  // namespace regard

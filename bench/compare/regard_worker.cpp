@@ -14,6 +14,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regard/autograd/backend/large_blocks.hpp>
 #include <regard/autograd/version.hpp>
 #include <regard/bench/compare/plain_step.hpp>
 #include <regard/regard.hpp>
@@ -68,6 +69,7 @@ struct GptStep : Work {
         targets(randint(0, sizes.vocabulary, {sizes.batch, sizes.length})),
         in_backward(options.value("step in backward", false)) {
     optimizer.step_in_backward(in_backward);
+    if (options.contains("kept bytes")) set_kept_large_bytes(options.at("kept bytes"));
   }
 
   void step() override {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <regard/autograd/backend/allocator.hpp>
 #include <regard/autograd/backend/cpu/bf16_gemm.hpp>
 #include <regard/autograd/backend/cpu/blis_gemm.hpp>
 #include <regard/autograd/backend/cpu/parallel.hpp>
@@ -184,6 +185,8 @@ int64_t choose_grain(int64_t pieces, int64_t work) {
 
 // The longest side of a block that is packed at once: 6 MiB with a block of k.
 constexpr int64_t most_shared = 3072;
+// Of rows less: a block of them is packed and used up before the next, and costs nothing but another start of threads.
+constexpr int64_t most_shared_rows = 1536;
 constexpr int64_t shared_pieces = 48;
 // Below, handing out the packing costs more than it saves.
 constexpr int64_t least_repeated_bytes = 1'000'000;
@@ -197,6 +200,26 @@ bool worth_sharing(const Problem<T>& problem, const Grid& grid) {
   return repeated * static_cast<int64_t>(sizeof(T)) >= least_repeated_bytes;
 }
 
+// Memory for operands packed for all threads. From the tensors' allocator, for as long as the product takes: kept by
+// the thread it would be many MiB beside a step's tensors, and in a step there is free memory for it most of the time.
+template <class T>
+class SharedMemory {
+ public:
+  explicit SharedMemory(int64_t elements) : bytes_(elements * static_cast<int64_t>(sizeof(T))) {
+    if (bytes_ > 0) data_ = allocate_memory(bytes_, {});
+  }
+  ~SharedMemory() {
+    if (data_ != nullptr) free_memory(data_, bytes_, {});
+  }
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+  T* data() const { return static_cast<T*>(data_); }
+
+ private:
+  int64_t bytes_;
+  void* data_ = nullptr;
+};
+
 template <class T>
 void multiply_shared(const Problem<T>& whole) {
   const TiledGemm<T>& tiles = tiled_gemm(T());
@@ -207,11 +230,11 @@ void multiply_shared(const Problem<T>& whole) {
   // Rows of A that are packed together: by the piece itself where there are so many that one takes all the columns.
   const bool pack_a = must_pack_a(m, n, tile.columns, a), tall = divide_up(m, most_rows_in_block<T>) >= shared_pieces;
   const bool share_a = pack_a && !tall;
-  const int64_t m_block = share_a ? even_part(m, most_shared) : m;
+  const int64_t m_block = share_a ? even_part(m, most_shared_rows) : m;
   const int64_t chunk = round_up(even_part(m_block, most_rows_in_block<T>), tile.rows);
   const int64_t chunk_size = packed_rows_size<T>(chunk, k_block);
-  T* packed_b = scratch<T>(Scratch::shared_b, n_block * k_block);
-  T* packed_a = share_a ? scratch<T>(Scratch::shared_a, divide_up(m_block, chunk) * chunk_size) : nullptr;
+  const SharedMemory<T> b_memory(n_block * k_block), a_memory(share_a ? divide_up(m_block, chunk) * chunk_size : 0);
+  T *packed_b = b_memory.data(), *packed_a = a_memory.data();
   constexpr int64_t panels_at_once = 4;
   const int64_t strip = panels_at_once * tile.columns;
 
