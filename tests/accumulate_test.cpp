@@ -12,6 +12,8 @@
 #include <regard/optim/adam.hpp>
 #include <regard/optim/clip.hpp>
 
+namespace accumulate_test {
+
 using namespace regard;
 using namespace regard::layers;
 using namespace regard::optim;
@@ -143,3 +145,5 @@ TEST_CASE("accumulation: mistakes are errors, and a parameter listed twice is di
   CHECK_THROWS_AS(GradientAccumulation(Tensors{}), ValueError);
   CHECK_THROWS_AS(GradientAccumulation({Tensor()}), ValueError);
 }
+
+}  // namespace accumulate_test

@@ -11,6 +11,8 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/ops/attention.hpp>
 
+namespace attention_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -391,3 +393,5 @@ TEST_CASE("attention refuses queries, keys and values that do not fit") {
   CHECK_THROWS_AS(scaled_dot_product_attention(q, kv, kv, {.mask = zeros({4, 5}, DType::f64)}), DTypeError);
   CHECK_THROWS_AS(scaled_dot_product_attention(q, kv, kv, {.key_mask = zeros({2, 5})}), DTypeError);
 }
+
+}  // namespace attention_test

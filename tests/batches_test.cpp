@@ -21,6 +21,8 @@
 
 #include "test_folder.hpp"
 
+namespace batches_test {
+
 using namespace regard;
 using namespace regard::data;
 using Catch::Contains;
@@ -310,3 +312,5 @@ TEST_CASE("a loader's batches and position are the order's, however far ahead it
   CHECK_THROWS_AS(failing.next(), ValueError);
   CHECK(failing.order().batch() == 0);
 }
+
+}  // namespace batches_test

@@ -14,6 +14,8 @@
 #include <regard/examples/common/random.hpp>
 #include <regard/layers/models/beam_search.hpp>
 
+namespace beam_search_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using layers::beam_search;
 using layers::greedy_search;
@@ -329,3 +331,5 @@ TEST_CASE("among equals the earlier sequence and the lower token come first") {
   CHECK(found[0][2].tokens == std::vector<int64_t>{0, 1});
   CHECK(greedy_search(equal_step, 1, {.max_length = 2})[0].tokens == std::vector<int64_t>{0, 0});
 }
+
+}  // namespace beam_search_test

@@ -13,6 +13,8 @@
 #include "reference/reference.hpp"
 #include "test_folder.hpp"
 
+namespace bert_test {
+
 using namespace regard;
 using namespace regard::layers;
 namespace fs = std::filesystem;
@@ -326,3 +328,5 @@ TEST_CASE("bert: dropout is drawn in training mode only, where BERT has it") {
   model.eval();
   CHECK(equal(model(ids), model(ids)));
 }
+
+}  // namespace bert_test

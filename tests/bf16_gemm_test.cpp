@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+namespace bf16_gemm_test {
+
 using regard::bf16_matmul_available;
 using regard::MatmulPrecision;
 using regard::MatmulPrecisionScope;
@@ -339,3 +341,5 @@ TEST_CASE("bf16 GEMM: a machine without it computes in f32", "[gemm]") {
   }
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
+
+}  // namespace bf16_gemm_test

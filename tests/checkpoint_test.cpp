@@ -29,6 +29,8 @@
 
 #include "test_folder.hpp"
 
+namespace checkpoint_test {
+
 using namespace regard;
 using namespace regard::optim;
 using Catch::Contains;
@@ -542,3 +544,5 @@ TEST_CASE("the newest checkpoint is the newest that is whole") {
   CHECK_THAT(error_of<FileError>([&] { checkpoints.load_latest(training.state); }), Contains("step-4"));
   CHECK(training.state.step == 2);
 }
+
+}  // namespace checkpoint_test

@@ -11,6 +11,8 @@
 #include <regard/optim/clip.hpp>
 #include <regard/optim/sgd.hpp>
 
+namespace clip_test {
+
 using namespace regard;
 using namespace regard::optim;
 using Catch::Matchers::Contains;
@@ -149,3 +151,5 @@ TEST_CASE("step_if_finite steps only where the norm is finite") {
   CHECK(step_if_finite(optimizer, clip_grad_norm(optimizer.parameters(), 10)));
   CHECK(x.item<float>() == -2);
 }
+
+}  // namespace clip_test

@@ -13,6 +13,8 @@
 #include "layer_cases.hpp"
 #include "op_cases/op_case.hpp"
 
+namespace coverage_test {
+
 using namespace regard;
 
 namespace {
@@ -162,3 +164,5 @@ TEST_CASE("coverage: every layer has a gradient check") {
 TEST_CASE("coverage: every model has a gradient check") {
   check_layers("layers/models", "GPT", layer_cases::model_cases(), "tests/models_test.cpp");
 }
+
+}  // namespace coverage_test

@@ -7,6 +7,8 @@
 
 #include <regard/autograd/ops.hpp>
 
+namespace creation_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -125,3 +127,5 @@ TEST_CASE("shapes that cannot be: negative sizes, too many dimensions, too many 
   CHECK_THROWS_AS(zeros({1, 1, 1, 1, 1, 1, 1, 2}).unsqueeze(0), ShapeError);
   CHECK_THROWS_AS(zeros_like(Tensor()), ValueError);
 }
+
+}  // namespace creation_test

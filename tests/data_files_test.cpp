@@ -20,6 +20,8 @@
 
 #include "test_folder.hpp"
 
+namespace data_files_test {
+
 using namespace regard;
 using namespace regard::data;
 using Catch::Contains;
@@ -300,3 +302,5 @@ TEST_CASE("a token file that the disk has no room for leaves the former one") {
   CHECK(TokenFile(path).read(0, 1) == std::vector<int64_t>{7});
   CHECK(folder.entries() == 1);
 }
+
+}  // namespace data_files_test

@@ -16,6 +16,8 @@
 #include <regard/optim/adam.hpp>
 #include <regard/optim/clip.hpp>
 
+namespace determinism_test {
+
 using namespace regard;
 using cpu_backend::parallel_regions_started;
 
@@ -158,3 +160,5 @@ TEST_CASE("gradients that meet at one tensor are added in the same order every t
   const Tensor first = run();
   for (int i = 0; i < 20; ++i) REQUIRE(equal(first, run()));
 }
+
+}  // namespace determinism_test

@@ -8,6 +8,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace dropout_test {
+
 using namespace regard;
 
 TEST_CASE("dropout with p = 1 gives zeros and zero gradients, no NaN") {
@@ -88,3 +90,5 @@ TEST_CASE("dropout refuses a p outside [0, 1], and draws nothing then") {
   CHECK(dropout(zeros({0, 4}), 0.5, generator).shape() == Shape{0, 4});
   CHECK(dropout(scalar_tensor(1.0), 1, generator).item<float>() == 0);
 }
+
+}  // namespace dropout_test

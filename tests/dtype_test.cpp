@@ -10,6 +10,8 @@
 #include <regard/autograd/dtype.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace dtype_test {
+
 using namespace regard;
 
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
@@ -212,3 +214,5 @@ TEST_CASE("a number beside a tensor keeps its value: large integers, fractions, 
   CHECK(Scalar(1).dtype() == DType::i64);
   CHECK(Scalar(1.0F).dtype() == DType::f32);
 }
+
+}  // namespace dtype_test

@@ -15,6 +15,8 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/tensor.hpp>
 
+namespace elementwise_test {
+
 using namespace regard;
 
 namespace {
@@ -538,3 +540,5 @@ TEST_CASE("casts between dtypes", "[elementwise]") {
   CHECK_FALSE(leaf.to(DType::i64).requires_grad());
   CHECK(grad(sum(leaf.clone() * 2), {leaf})[0].to_vector<float>() == std::vector<float>{2, 2});
 }
+
+}  // namespace elementwise_test

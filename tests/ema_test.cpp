@@ -10,6 +10,8 @@
 #include <regard/optim/ema.hpp>
 #include <regard/optim/sgd.hpp>
 
+namespace ema_test {
+
 using namespace regard;
 using namespace regard::layers;
 using namespace regard::optim;
@@ -210,3 +212,5 @@ TEST_CASE("averages: mistakes are errors") {
   CHECK_THROWS_AS(ema.update(), DTypeError);
   CHECK_THROWS_WITH(ema.apply(), Contains("'first.weight' is f64 now, its average f32"));
 }
+
+}  // namespace ema_test

@@ -15,6 +15,8 @@
 #include <regard/layers/models/encoder_decoder.hpp>
 #include <regard/optim/adam.hpp>
 
+namespace encoder_decoder_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using layers::EncoderDecoder;
 using layers::EncoderDecoderOptions;
@@ -302,3 +304,5 @@ TEST_CASE("EncoderDecoder learns to say short sequences backwards") {
   }
   CHECK(right >= 18);
 }
+
+}  // namespace encoder_decoder_test

@@ -7,6 +7,8 @@
 
 #include <regard/regard.hpp>
 
+namespace errors_test {
+
 using namespace regard;
 using namespace regard::layers;
 
@@ -854,3 +856,5 @@ TEST_CASE("after an error the same tensors work as before") {
   sum(x * x).backward();
   CHECK(x.grad().to_vector<float>() == std::vector<float>{2, 2});
 }
+
+}  // namespace errors_test

@@ -21,6 +21,8 @@
 
 #include "test_folder.hpp"
 
+namespace examples_common_test {
+
 using namespace examples;
 namespace fs = std::filesystem;
 
@@ -550,3 +552,5 @@ TEST_CASE("examples: rows of a batch", "[examples][tasks]") {
   CHECK(joined.targets == std::vector<int64_t>{none, none, none, 8, 2, none, 5, 6, 2, none});
   CHECK(joined.tokens == 5);
 }
+
+}  // namespace examples_common_test

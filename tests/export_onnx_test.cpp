@@ -14,6 +14,8 @@
 #include "onnx_reader.hpp"
 #include "program_folder.hpp"
 
+namespace export_onnx_test {
+
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
@@ -113,3 +115,5 @@ TEST_CASE("export_onnx: mistakes are one line and status 2, and nothing is writt
   CHECK(ran.status == 2);
   CHECK_THAT(ran.err, Contains("nowhere/a.onnx"));
 }
+
+}  // namespace export_onnx_test

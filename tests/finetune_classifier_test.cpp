@@ -19,6 +19,8 @@
 
 #include "program_folder.hpp"
 
+namespace finetune_classifier_test {
+
 namespace fs = std::filesystem;
 using test::lines_of;
 using test::Ran;
@@ -345,3 +347,5 @@ TEST_CASE("labelled lines are split by class, and equal texts stay together") {
   CHECK(texts(same) == texts(go));
   CHECK(texts(different) != texts(go));
 }
+
+}  // namespace finetune_classifier_test

@@ -7,6 +7,8 @@
 
 #include <regard/regard.hpp>
 
+namespace from_torch_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using namespace regard::layers;
 using Catch::Matchers::Contains;
@@ -246,3 +248,5 @@ TEST_CASE("from_torch and to_torch say what does not fit, and change nothing") {
   CHECK_THAT(message_of([&] { to_torch(grouped); }),
              Contains("1 of keys and values") && Contains("torch.nn.MultiheadAttention"));
 }
+
+}  // namespace from_torch_test

@@ -13,6 +13,8 @@
 #include <regard/autograd/ops/attention.hpp>
 #include <regard/autograd/threads.hpp>
 
+namespace fused_attention_test {
+
 using namespace regard;
 
 namespace {
@@ -340,3 +342,5 @@ TEST_CASE("fused attention keeps nothing of the size of the weights") {
   CHECK(peak < heads * length * length * 4 / 4);  // the weights alone would be 8 MiB
   CHECK(peak < 12 * heads * length * width * 4 * 2);
 }
+
+}  // namespace fused_attention_test

@@ -9,6 +9,8 @@
 #include <regard/autograd/threads.hpp>
 #include <vector>
 
+namespace gemm_finish_test {
+
 using namespace regard;
 using cpu_backend::gemm;
 using cpu_backend::gemm_finished;
@@ -137,3 +139,5 @@ TEMPLATE_TEST_CASE("a GEMM adds a matrix of any strides", "[gemm]", float, doubl
     }
   }
 }
+
+}  // namespace gemm_finish_test

@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+namespace gemm_test {
+
 using regard::cpu_backend::gemm;
 using regard::cpu_backend::gemm_batched;
 using regard::cpu_backend::Matrix;
@@ -426,3 +428,5 @@ TEST_CASE("BLIS architecture detection: products are right on the generic kernel
   CHECK(WEXITSTATUS(status) == 0);
 }
 #endif
+
+}  // namespace gemm_test

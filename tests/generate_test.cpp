@@ -8,6 +8,8 @@
 #include <regard/layers/models/generate.hpp>
 #include <regard/regard.hpp>
 
+namespace generate_test {
+
 using namespace regard;
 using layers::Candidate;
 using layers::candidates;
@@ -229,3 +231,5 @@ TEST_CASE("generate: what it refuses") {
   dropping.eval();
   CHECK(generate(dropping, {1}, {.length = 2}).size() == 2);
 }
+
+}  // namespace generate_test

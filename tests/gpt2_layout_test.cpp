@@ -11,6 +11,8 @@
 
 #include "test_folder.hpp"
 
+namespace gpt2_layout_test {
+
 using namespace regard;
 using Catch::Contains;
 using layers::GPT;
@@ -213,3 +215,5 @@ TEST_CASE("GPT-2's layout: what it has no place for") {
   layers::save_gpt2(folder.path / "new", model);
   CHECK(allclose(layers::load_gpt2(folder.path / "new")(ids), wanted, 1e-5, 1e-6));
 }
+
+}  // namespace gpt2_layout_test

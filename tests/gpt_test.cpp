@@ -6,6 +6,8 @@
 #include <regard/layers/models/gpt.hpp>
 #include <regard/regard.hpp>
 
+namespace gpt_test {
+
 using namespace regard;
 using layers::GPT;
 using layers::GPTOptions;
@@ -261,3 +263,5 @@ TEST_CASE("GPT: a copy is a model of its own, with the same answers") {
   copy = model;
   CHECK(equal(copy(ids), before));
 }
+
+}  // namespace gpt_test

@@ -10,6 +10,8 @@
 #include <regard/layers/gradcheck.hpp>
 #include <regard/layers/linear.hpp>
 
+namespace gradcheck_layers_test {
+
 using namespace regard;
 using Catch::Contains;
 
@@ -104,3 +106,5 @@ TEST_CASE("gradcheck of layers: one that drops in training mode is told from a w
   drop.eval();
   CHECK(gradcheck(drop, {x}));
 }
+
+}  // namespace gradcheck_layers_test

@@ -7,6 +7,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace gradcheck_test {
+
 using namespace regard;
 using Catch::Contains;
 
@@ -405,3 +407,5 @@ TEST_CASE("gradcheck: a gradient that is wrong only when no other is asked for i
   CHECK_FALSE(report);
   CHECK_THAT(report.to_string(), Contains("input 0") && Contains("alone is asked for"));
 }
+
+}  // namespace gradcheck_test

@@ -6,6 +6,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace graph_grad_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -252,3 +254,5 @@ TEST_CASE("an op with several outputs of which some are unused") {
   values.backward();
   CHECK(numbers(x.grad()) == Numbers{0, 0, 0, 8});
 }
+
+}  // namespace graph_grad_test

@@ -7,6 +7,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace graph_hooks_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -235,3 +237,5 @@ TEST_CASE("an exception in the forward function of an op of one's own leaves rec
                   std::runtime_error);
   CHECK(grad_enabled());
 }
+
+}  // namespace graph_hooks_test

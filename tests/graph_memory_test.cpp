@@ -13,6 +13,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace graph_memory_test {
+
 using namespace regard;
 
 namespace {
@@ -264,3 +266,5 @@ TEST_CASE("a leaf's gradient does not keep a larger one alive") {
   CHECK(small.grad().to_vector<float>() == std::vector<float>{1});
   CHECK(memory_stats().bytes - before < 1024);
 }
+
+}  // namespace graph_memory_test

@@ -7,6 +7,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace graph_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -282,3 +284,5 @@ TEST_CASE("NoGrad nests, ends with its scope, and ends with an exception") {
   }
   CHECK(grad_enabled());
 }
+
+}  // namespace graph_test

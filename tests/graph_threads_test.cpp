@@ -8,6 +8,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace graph_threads_test {
+
 using namespace regard;
 
 namespace {
@@ -97,3 +99,5 @@ TEST_CASE("a graph recorded on one thread runs backward, and is released, on ano
   CHECK(memory_stats().live_nodes == before.live_nodes);
   CHECK(memory_stats().bytes == before.bytes);
 }
+
+}  // namespace graph_threads_test

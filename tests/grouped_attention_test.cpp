@@ -10,6 +10,8 @@
 #include <regard/autograd/ops/attention.hpp>
 #include <regard/regard.hpp>
 
+namespace grouped_attention_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -283,3 +285,5 @@ TEST_CASE("grouped attention and positions: a layer trains to the same bits on o
     CHECK(equal(tensor, two.at(name)));
   }
 }
+
+}  // namespace grouped_attention_test

@@ -15,6 +15,8 @@
 #include <regard/optim/muon.hpp>
 #include <regard/optim/sgd.hpp>
 
+namespace groups_test {
+
 using namespace regard;
 using namespace regard::layers;
 using namespace regard::optim;
@@ -194,3 +196,5 @@ TEST_CASE("optimizers: a parameter group that is not there is an error of Regard
   CHECK_THROWS_AS(optimizer.parameters(1), IndexError);
   CHECK_THROWS_AS(optimizer.set_lr(0.1, 1), IndexError);
 }
+
+}  // namespace groups_test

@@ -7,6 +7,8 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/threads.hpp>
 
+namespace index_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -135,3 +137,5 @@ TEST_CASE("indexing: shapes and dtypes that do not fit are errors") {
   CHECK_THROWS_AS(embedding(zeros({2}, DType::i64), zeros({5})), ShapeError);
   CHECK_THROWS_AS(embedding(zeros({2}, DType::i64), x, 4), ValueError);
 }
+
+}  // namespace index_test

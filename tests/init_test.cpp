@@ -9,6 +9,8 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/layers/init.hpp>
 
+namespace init_test {
+
 using namespace regard;
 using namespace regard::layers;
 
@@ -58,3 +60,5 @@ TEST_CASE("trunc_normal_: far in either tail, and without bounds") {
   CHECK(all(isfinite(x)).item<bool>());
   CHECK(x.var().item<double>() == Approx(1).epsilon(0.03));
 }
+
+}  // namespace init_test

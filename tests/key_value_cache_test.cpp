@@ -5,6 +5,8 @@
 
 #include <regard/regard.hpp>
 
+namespace key_value_cache_test {
+
 using namespace regard;
 using namespace regard::layers;
 using Catch::Matchers::Contains;
@@ -347,3 +349,5 @@ TEST_CASE("decoder layer with weights: the output is the same, the weights are t
     CHECK(x.grad().defined());
   }
 }
+
+}  // namespace key_value_cache_test

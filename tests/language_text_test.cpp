@@ -14,6 +14,8 @@
 
 #include "test_folder.hpp"
 
+namespace language_text_test {
+
 using namespace examples;
 namespace fs = std::filesystem;
 
@@ -143,3 +145,5 @@ TEST_CASE("language text: bits per character are the same for all tokens of a mo
     CHECK(part.loss == Approx(nats).epsilon(1e-5));
   }
 }
+
+}  // namespace language_text_test

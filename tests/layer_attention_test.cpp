@@ -5,6 +5,8 @@
 
 #include <regard/regard.hpp>
 
+namespace layer_attention_test {
+
 using namespace regard;
 using namespace regard::layers;
 using Catch::Matchers::Contains;
@@ -296,3 +298,5 @@ TEST_CASE("gradient check of an expanded input: each repeated element has its ow
   CHECK(gradcheck([&](const Tensors& in) { return sum(layer(in[0])); }, {v}));
   CHECK(near(grad(sum(layer(v)), {v})[0], {4, 6}));
 }
+
+}  // namespace layer_attention_test

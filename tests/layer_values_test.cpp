@@ -10,6 +10,8 @@
 
 #include <regard/regard.hpp>
 
+namespace layer_values_test {
+
 using namespace regard;
 using namespace regard::layers;
 using Catch::Matchers::Contains;
@@ -517,3 +519,5 @@ TEST_CASE("buffers that are computed have f64 accuracy in f64, and the same f32 
   CHECK(other.table[0][0].item<double>() == static_cast<double>(0.1f));
   CHECK_THROWS_WITH(Buffer::computed(ones({2})), Contains("f64"));
 }
+
+}  // namespace layer_values_test

@@ -18,6 +18,8 @@
 #include <regard/optim/adam.hpp>
 #include <regard/optim/sgd.hpp>
 
+namespace lora_test {
+
 using namespace regard;
 using namespace regard::layers;
 using Catch::Matchers::Contains;
@@ -376,3 +378,5 @@ TEST_CASE("Linear: an assignment that does not fit changes nothing") {
   CHECK(equal(with(x), source(x)));
   CHECK_FALSE(with.weight.tensor().shares_storage_with(source.weight));
 }
+
+}  // namespace lora_test

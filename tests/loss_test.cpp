@@ -7,6 +7,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace loss_test {
+
 using namespace regard;
 
 namespace {
@@ -216,3 +218,5 @@ TEST_CASE("mse_loss's gradients") {
   CHECK(values(a.grad()) == std::vector<double>{1, -2});
   CHECK(values(b.grad()) == std::vector<double>{-1, 2});
 }
+
+}  // namespace loss_test

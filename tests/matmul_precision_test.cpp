@@ -2,6 +2,8 @@
 #include <catch2/catch.hpp>
 #include <regard/regard.hpp>
 
+namespace matmul_precision_test {
+
 using namespace regard;
 
 namespace {
@@ -105,3 +107,5 @@ TEST_CASE("matmul precision: a small model learns in bf16 as it does in f32") {
   CHECK(in_bf16 < 0.5);
   CHECK((in_bf16 != in_f32) == bf16_matmul_available());
 }
+
+}  // namespace matmul_precision_test

@@ -8,6 +8,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace matmul_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 using Catch::Matchers::Equals;
@@ -237,3 +239,5 @@ TEST_CASE("messages of matmul and linear name the shapes and what differs") {
   CHECK_THAT(message_of([&] { matmul(zeros({2, 2}, DType::f64), zero({2, 2})); }), Contains("to("));
   CHECK_THROWS_AS(linear(zero({2, 2}), zeros({2, 2}, DType::f64)), DTypeError);
 }
+
+}  // namespace matmul_test

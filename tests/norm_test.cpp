@@ -7,6 +7,8 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/threads.hpp>
 
+namespace norm_test {
+
 using namespace regard;
 
 namespace {
@@ -128,3 +130,5 @@ TEST_CASE("norms of constant rows, of no rows, and mistakes in their arguments")
   CHECK_THROWS_AS(rms_norm(ones({2, 3}), {3}, ones({3}, DType::f64)), DTypeError);
   CHECK_THROWS_AS(rms_norm(ones({2, 3}), {3}, {}, -1), ValueError);
 }
+
+}  // namespace norm_test

@@ -5,6 +5,8 @@
 #include "onnx_compare.hpp"
 #include "test_folder.hpp"
 
+namespace onnx_models_test {
+
 using namespace regard;          // NOLINT(google-build-using-namespace)
 using namespace regard::layers;  // NOLINT(google-build-using-namespace)
 using namespace onnx_test;       // NOLINT(google-build-using-namespace)
@@ -168,3 +170,5 @@ TEST_CASE("onnx: what cannot be exported is refused, and nothing is written") {
   CHECK(test::read_raw(folder.path / "model.onnx") == graph.serialized());
   CHECK(folder.entries() == 1);
 }
+
+}  // namespace onnx_models_test

@@ -5,6 +5,8 @@
 
 #include "onnx_compare.hpp"
 
+namespace onnx_test {
+
 using namespace regard;          // NOLINT(google-build-using-namespace)
 using namespace regard::layers;  // NOLINT(google-build-using-namespace)
 using namespace onnx_test;       // NOLINT(google-build-using-namespace)
@@ -176,3 +178,5 @@ TEST_CASE("onnx: transformer layers, pre-norm and post-norm, compute what Regard
             {{"y", decoder(x, memory, wanted)}});
   }
 }
+
+}  // namespace onnx_test

@@ -12,6 +12,8 @@
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>
 
+namespace optim_test {
+
 using namespace regard;
 using namespace regard::optim;
 using Catch::Matchers::Contains;
@@ -363,3 +365,5 @@ TEST_CASE("loading a state that does not fit is an error that names what, and ch
   again.load_state_dict(plain.state_dict());
   CHECK(same(again.state_dict(), plain.state_dict()));
 }
+
+}  // namespace optim_test

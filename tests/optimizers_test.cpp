@@ -17,6 +17,8 @@
 #include <regard/optim/muon.hpp>
 #include <regard/optim/schedule.hpp>
 
+namespace optimizers_test {
+
 using namespace regard;
 using namespace regard::optim;
 using Catch::Matchers::Contains;
@@ -284,3 +286,5 @@ TEST_CASE("new optimizers refuse what they cannot train") {
   CHECK_THROWS_AS(Adafactor({x}, {.eps1 = -1}), ValueError);
   CHECK_THROWS_AS(Adafactor({2 * x}), GraphError);
 }
+
+}  // namespace optimizers_test

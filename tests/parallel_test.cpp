@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+namespace parallel_test {
+
 using regard::cpu_backend::in_parallel_region;
 using regard::cpu_backend::parallel_for;
 using regard::cpu_backend::parallel_for_short;
@@ -200,3 +202,5 @@ TEST_CASE("set_num_threads is heeded and refuses counts below one", "[parallel][
   CHECK_THROWS_WITH(regard::set_num_threads(0), Catch::Contains("set_num_threads") && Catch::Contains("0 threads"));
   CHECK(regard::num_threads() == 3);
 }
+
+}  // namespace parallel_test

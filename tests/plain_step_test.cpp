@@ -3,6 +3,8 @@
 #include <regard/bench/compare/plain_step.hpp>
 #include <regard/regard.hpp>
 
+namespace plain_step_test {
+
 using namespace regard;
 
 TEST_CASE("a training step written by hand gives the losses of the engine's step") {
@@ -30,3 +32,5 @@ TEST_CASE("a training step written by hand gives the losses of the engine's step
   }
   REQUIRE(last < 0.8F * first);  // it learns, so that the updates count
 }
+
+}  // namespace plain_step_test

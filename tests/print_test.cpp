@@ -9,6 +9,8 @@
 
 #include <regard/autograd/ops.hpp>
 
+namespace print_test {
+
 using namespace regard;
 
 namespace {
@@ -125,3 +127,5 @@ TEST_CASE("printing says where a tensor stands in the graph") {
   out << x;
   CHECK(out.str() == x.to_string());
 }
+
+}  // namespace print_test

@@ -11,6 +11,7 @@
 
 #include "test_folder.hpp"
 
+namespace profiler_test {
 namespace {
 
 using namespace regard;
@@ -556,3 +557,5 @@ TEST_CASE("Recomputation shows in the backward pass, in the layers it belongs to
   CHECK(named(profiler, "linear backward").size() == 2);
   CHECK(named(profiler, "linear backward")[0].layer == "down");
 }
+
+}  // namespace profiler_test

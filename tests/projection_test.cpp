@@ -9,6 +9,8 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/ops/projection.hpp>
 
+namespace projection_test {
+
 using namespace regard;
 
 namespace {
@@ -146,3 +148,5 @@ TEST_CASE("merged heads", "[projection]") {
     CHECK_THAT(f, passes_gradgradcheck(leaf));
   }
 }
+
+}  // namespace projection_test

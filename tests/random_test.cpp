@@ -13,6 +13,8 @@
 #include <regard/autograd/random.hpp>
 #include <regard/autograd/threads.hpp>
 
+namespace random_test {
+
 using namespace regard;
 
 namespace {
@@ -255,3 +257,5 @@ TEST_CASE("random functions refuse what makes no sense, and draw nothing then") 
   CHECK(rand({0, 3}, {}, generator).numel() == 0);
   CHECK(rand({}, {}, generator).dim() == 0);
 }
+
+}  // namespace random_test

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+namespace readme_test {
 namespace {
 
 std::string read(const std::filesystem::path& path) {
@@ -34,3 +35,5 @@ TEST_CASE("README.md shows the programs of tests/readme, to the letter") {
   CHECK(programs.size() >= 2);
   CHECK(shown == programs);
 }
+
+}  // namespace readme_test

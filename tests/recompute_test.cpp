@@ -7,6 +7,8 @@
 #include <regard/autograd/gradcheck_catch.hpp>
 #include <regard/regard.hpp>
 
+namespace recompute_test {
+
 using namespace regard;
 using namespace regard::layers;
 using Catch::Matchers::Contains;
@@ -402,3 +404,5 @@ TEST_CASE("recomputation: nothing stays alive after the graph") {
   CHECK(memory_stats().live_storages == before.live_storages);
   CHECK(memory_stats().bytes == before.bytes);
 }
+
+}  // namespace recompute_test

@@ -8,6 +8,8 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/threads.hpp>
 
+namespace reduce_test {
+
 using namespace regard;
 
 namespace {
@@ -227,3 +229,5 @@ TEST_CASE("gradients of sum where an operand was broadcast") {
   CHECK(row.grad().shape() == Shape{1, 4});
   CHECK(values(row.grad()) == std::vector<double>{3, 3, 3, 3});
 }
+
+}  // namespace reduce_test

@@ -1,6 +1,8 @@
 // MultiHeadAttention against PyTorch's, with each kind of mask: output, weights and every gradient.
 #include <regard/tests/reference/reference_layers.hpp>
 
+namespace reference_attention_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using reference::Json;
 
@@ -72,3 +74,5 @@ TEST_CASE("PyTorch's values: attention's polarity is one for the function and th
   CHECK(allclose(attention(x, {.mask = mask}), function, 1e-12, 1e-12));
   CHECK_FALSE(allclose(attention(x, {.mask = mask == 0}), function, 1e-3, 1e-3));
 }
+
+}  // namespace reference_attention_test

@@ -5,6 +5,8 @@
 #include <regard/layers/models/encoder_decoder.hpp>
 #include <regard/layers/rename.hpp>
 
+namespace reference_encoder_decoder_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using reference::Json;
 
@@ -79,3 +81,5 @@ TEST_CASE("PyTorch's values: EncoderDecoder") {
   });
   CHECK(ran == 6);
 }
+
+}  // namespace reference_encoder_decoder_test

@@ -7,6 +7,8 @@
 #include <regard/optim/adam.hpp>
 #include <regard/optim/clip.hpp>
 
+namespace reference_loss_curve_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using reference::Json;
 
@@ -77,3 +79,5 @@ TEST_CASE("PyTorch's values: the loss curve of a small transformer") {
     }
   });
 }
+
+}  // namespace reference_loss_curve_test

@@ -5,6 +5,8 @@
 
 #include <regard/autograd/graph.hpp>
 
+namespace reference_ops_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using reference::Json;
 using reference::op_table;
@@ -93,3 +95,5 @@ TEST_CASE("PyTorch's values: every row of the table has a case") {
     CHECK(seen.count(op) == 1);
   }
 }
+
+}  // namespace reference_ops_test

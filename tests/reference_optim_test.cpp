@@ -11,6 +11,8 @@
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>
 
+namespace reference_optim_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using reference::Json;
 
@@ -177,3 +179,5 @@ TEST_CASE("PyTorch's values: learning-rate schedules") {
     }
   }
 }
+
+}  // namespace reference_optim_test

@@ -3,6 +3,8 @@
 
 #include <regard/layers/positions.hpp>
 
+namespace reference_positions_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using reference::Json;
 
@@ -94,3 +96,5 @@ TEST_CASE("reference values: Llama's attention, causal with rotary positions and
   });
   CHECK(ran == 4);
 }
+
+}  // namespace reference_positions_test

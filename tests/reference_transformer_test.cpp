@@ -3,6 +3,8 @@
 
 #include <regard/layers/transformer.hpp>
 
+namespace reference_transformer_test {
+
 using namespace regard;  // NOLINT(google-build-using-namespace)
 using reference::Json;
 
@@ -65,3 +67,5 @@ TEST_CASE("PyTorch's values: TransformerDecoderLayer") {
   });
   CHECK(ran > 0);
 }
+
+}  // namespace reference_transformer_test

@@ -3,6 +3,8 @@
 
 #include <regard/regard.hpp>
 
+namespace rename_test {
+
 using namespace regard;
 using namespace regard::layers;
 using Catch::Matchers::Contains;
@@ -79,3 +81,5 @@ TEST_CASE("rename: errors name the rule and the tensors") {
   CHECK_THAT(message_of([&] { rename(of({"a."}), {{.from = "a.**", .to = "**"}}); }), Contains("empty name"));
   CHECK_THAT(message_of([&] { rename({{"u", Tensor()}}, {}); }), Contains("u"));
 }
+
+}  // namespace rename_test

@@ -27,6 +27,8 @@
 
 #include "program_folder.hpp"
 
+namespace resume_test {
+
 namespace fs = std::filesystem;
 using Catch::Contains;
 using test::error_of;
@@ -401,3 +403,5 @@ TEST_CASE("signals to stop are remembered, the second one ends") {
   const examples::StopSignals again;
   CHECK(again.signal() == 0);
 }
+
+}  // namespace resume_test

@@ -15,6 +15,8 @@
 
 #include "test_folder.hpp"
 
+namespace safetensors_test {
+
 using namespace regard;
 namespace fs = std::filesystem;
 
@@ -374,3 +376,5 @@ TEST_CASE("safetensors: no truncated or damaged file crashes") {
   CHECK(loaded > 0);     // changed elements or names: still a file
   CHECK(loaded < 4000);  // and most others are refused
 }
+
+}  // namespace safetensors_test

@@ -7,6 +7,8 @@
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>
 
+namespace schedule_test {
+
 using namespace regard;
 using namespace regard::optim;
 
@@ -111,3 +113,5 @@ TEST_CASE("schedules refuse lengths and rates that make no sense") {
   CHECK_THROWS_AS(Constant(optimizer, {.factor = std::nan("")}), ValueError);
   CHECK(optimizer.lr() == 1);
 }
+
+}  // namespace schedule_test

@@ -8,6 +8,8 @@
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/ops/softmax_rows.hpp>
 
+namespace softmax_test {
+
 using namespace regard;
 
 namespace {
@@ -120,3 +122,5 @@ TEST_CASE("softmax's second derivative") {
     CHECK(second[1] == Approx(-0.1875 * 0.5));
   }
 }
+
+}  // namespace softmax_test

@@ -16,6 +16,8 @@
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>
 
+namespace step_in_backward_test {
+
 using namespace regard;
 using namespace regard::optim;
 using Catch::Matchers::Contains;
@@ -150,3 +152,5 @@ TEST_CASE("a parameter that is used once more behind detach() is no silent fault
   const Tensor y = x * a.detach();
   CHECK_THROWS_WITH((y * 1.0 + a).sum().backward(), Contains("changed in place"));
 }
+
+}  // namespace step_in_backward_test

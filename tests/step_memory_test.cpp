@@ -14,6 +14,8 @@
 #include <regard/layers/attention.hpp>
 #include <regard/optim/adam.hpp>
 
+namespace step_memory_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -337,3 +339,5 @@ TEST_CASE("the peak of attention, forward and backward") {
     layer.zero_grad();
   }
 }
+
+}  // namespace step_memory_test

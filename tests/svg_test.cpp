@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace svg_test {
+
 using namespace examples;
 
 namespace {
@@ -214,3 +216,5 @@ TEST_CASE("svg: heat maps", "[svg]") {
     CHECK_THROWS_AS(heat_maps(maps), std::invalid_argument);
   }
 }
+
+}  // namespace svg_test

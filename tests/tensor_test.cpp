@@ -9,6 +9,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace tensor_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -314,3 +316,5 @@ TEST_CASE("moving to another dtype or device") {
   CHECK(leaf.grad().dtype() == DType::f32);
   CHECK(leaf.grad().to_vector<float>() == std::vector<float>{3, 3});
 }
+
+}  // namespace tensor_test

@@ -9,6 +9,8 @@
 #include <regard/autograd/gradcheck_catch.hpp>
 #include <regard/regard.hpp>
 
+namespace tied_test {
+
 using namespace regard;
 using namespace regard::layers;
 using namespace regard::optim;
@@ -191,3 +193,5 @@ TEST_CASE("tied weights: with LoRA beside them, and with recomputed blocks") {
   Tensor lost = checkpoint(part, {again.tokens(ids())}, again.block.parameters());
   CHECK_THROWS_WITH(sum(lost).backward(), Contains("[6, 4]") && Contains("among the parameters"));
 }
+
+}  // namespace tied_test

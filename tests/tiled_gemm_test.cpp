@@ -10,6 +10,8 @@
 #include <regard/autograd/backend/cpu/tiled_gemm.hpp>
 #include <vector>
 
+namespace tiled_gemm_test {
+
 using regard::cpu_backend::gemm;
 using regard::cpu_backend::Matrix;
 using regard::cpu_backend::Product;
@@ -201,3 +203,5 @@ TEMPLATE_TEST_CASE("GEMM on every instruction set, by BLIS where Highway has no 
     }
   }
 }
+
+}  // namespace tiled_gemm_test

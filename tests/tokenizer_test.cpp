@@ -14,6 +14,8 @@
 #include "reference/reference.hpp"
 #include "test_folder.hpp"
 
+namespace tokenizer_test {
+
 using namespace regard;
 using namespace regard::data;
 using Catch::Contains;
@@ -284,3 +286,5 @@ TEST_CASE("byte pairs: long words and threads") {
   for (auto& thread : threads) thread.join();
   for (const auto& result : results) CHECK(result == alone);
 }
+
+}  // namespace tokenizer_test

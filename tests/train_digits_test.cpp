@@ -20,6 +20,8 @@
 
 #include "program_folder.hpp"
 
+namespace train_digits_test {
+
 namespace fs = std::filesystem;
 using test::lines_of;
 using test::Ran;
@@ -340,3 +342,5 @@ TEST_CASE("pictures and confusion matrices are drawn, and refused where numbers 
   CHECK_THROWS_AS(confusion_svg({.labels = {"x", "y"}, .counts = {1, 2, 3}}), std::invalid_argument);
   CHECK_THROWS_AS(confusion_svg({}), std::invalid_argument);
 }
+
+}  // namespace train_digits_test

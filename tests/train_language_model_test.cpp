@@ -20,6 +20,8 @@
 
 #include "program_folder.hpp"
 
+namespace train_language_model_test {
+
 namespace fs = std::filesystem;
 using Catch::Contains;
 using test::lines_of;
@@ -451,3 +453,5 @@ TEST_CASE("train_language_model --profile writes a trace and shows a table, also
   CHECK(trace.at("traceEvents").size() > 100);
   check_one_line(workplace.train(tiny_text + "--profile nowhere/t.json"), "train_language_model", "nowhere");
 }
+
+}  // namespace train_language_model_test

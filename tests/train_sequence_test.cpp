@@ -21,6 +21,8 @@
 
 #include "program_folder.hpp"
 
+namespace train_sequence_test {
+
 namespace fs = std::filesystem;
 using test::lines_of;
 using test::Ran;
@@ -360,3 +362,5 @@ TEST_CASE("train_sequence --profile writes a trace of a few steps, shows a table
     CHECK_FALSE(fs::exists(workplace.path / "runs/refused"));
   }
 }
+
+}  // namespace train_sequence_test

@@ -15,6 +15,8 @@
 
 #include "program_folder.hpp"
 
+namespace train_translation_test {
+
 namespace fs = std::filesystem;
 using test::lines_of;
 using test::Ran;
@@ -322,3 +324,5 @@ TEST_CASE("train_translation says that a training diverged") {
   CHECK(ran.err.find("diverged") != std::string::npos);
   CHECK(fs::exists(workplace.path / "runs/wild/loss.svg"));
 }
+
+}  // namespace train_translation_test

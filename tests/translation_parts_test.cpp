@@ -19,6 +19,8 @@
 
 #include "test_folder.hpp"
 
+namespace translation_parts_test {
+
 using namespace examples;  // NOLINT(google-build-using-namespace)
 
 namespace {
@@ -265,3 +267,5 @@ TEST_CASE("translation batches: what is read, what is told, what is to be said")
   CHECK(batch.targets == 5);
   CHECK(batch.tokens == 11);
 }
+
+}  // namespace translation_parts_test

@@ -6,6 +6,8 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
+namespace view_test {
+
 using namespace regard;
 using Catch::Matchers::Contains;
 
@@ -162,3 +164,5 @@ TEST_CASE("stack, flip, triu and tril with their gradients") {
   CHECK_THROWS_AS(triu(counting({3})), ShapeError);
   CHECK_THROWS_AS(flip(a, {0, -2}), ShapeError);
 }
+
+}  // namespace view_test

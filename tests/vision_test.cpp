@@ -7,6 +7,8 @@
 #include <regard/layers/patches.hpp>
 #include <regard/layers/pooling.hpp>
 
+namespace vision_test {
+
 using namespace regard;          // NOLINT(google-build-using-namespace)
 using namespace regard::layers;  // NOLINT(google-build-using-namespace)
 using Catch::Matchers::Contains;
@@ -264,3 +266,5 @@ TEST_CASE("vision transformer: what its options say, and what it refuses") {
   options.classes = 0;
   CHECK_THROWS_AS(VisionTransformer(options), ValueError);
 }
+
+}  // namespace vision_test

@@ -10,6 +10,8 @@
 #include "reference/reference.hpp"
 #include "test_folder.hpp"
 
+namespace word_piece_test {
+
 using namespace regard;
 using namespace regard::data;
 namespace fs = std::filesystem;
@@ -246,3 +248,5 @@ TEST_CASE("word pieces: words that repeat a piece are joined as often as it fits
   }
   CHECK(tokenizer.pieces("aaaaa").size() == 1);
 }
+
+}  // namespace word_piece_test

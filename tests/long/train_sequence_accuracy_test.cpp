@@ -10,6 +10,8 @@
 #include <regard/examples/common/random.hpp>
 #include <string>
 
+namespace train_sequence_accuracy_test {
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -62,3 +64,5 @@ TEST_CASE("train_sequence learns each task with its own defaults") {
 TEST_CASE("train_sequence learns pairs of a file with its own defaults") {
   CHECK(exact_match("--pairs words.tsv") >= 95);
 }
+
+}  // namespace train_sequence_accuracy_test

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <regard/tests/program_folder.hpp>
 
+namespace train_translation_accuracy_test {
+
 TEST_CASE("train_translation learns dates") {
   const test::ProgramFolder folder;
   const test::Ran ran = folder.run_program("train_translation", "--name dates");
@@ -13,3 +15,5 @@ TEST_CASE("train_translation learns dates") {
   CHECK(results.at("beam").at("exact_match").get<double>() >= 0.99);
   CHECK(results.at("beam").at("questions") == 2000);
 }
+
+}  // namespace train_translation_accuracy_test

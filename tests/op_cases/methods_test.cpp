@@ -9,6 +9,8 @@
 
 #include "op_case.hpp"
 
+namespace methods_test {
+
 using namespace regard;
 using regard::op_cases::Function;
 
@@ -166,3 +168,5 @@ TEST_CASE("tensor methods give what the functions of their names give, with the 
     CHECK(gradients[0] == gradients[1]);
   }
 }
+
+}  // namespace methods_test
