@@ -285,7 +285,7 @@ TEST_CASE("a process that dies while it saves leaves the checkpoint before") {
     fs::copy(folder.path / "c", copy, fs::copy_options::recursive);
     dies_after = stage;
     const int status = status_of_child([&] {
-      detail::set_checkpoint_stage_observer([](const char* now) {
+      optim::detail::set_checkpoint_stage_observer([](const char* now) {
         if (now == dies_after) ::_exit(42);
       });
       Checkpoints(copy, {.keep_last = 1, .keep_best = false}).save(training.state, 2.0);
@@ -316,7 +316,7 @@ TEST_CASE("folders above a checkpoint that were made for it are flushed, too") {
   Training training;
   training.run(1);
   static int flushed;
-  detail::set_checkpoint_stage_observer([](const char* stage) {
+  optim::detail::set_checkpoint_stage_observer([](const char* stage) {
     if (std::string(stage) == "folders above flushed") ++flushed;
   });
   flushed = 0;
@@ -328,7 +328,7 @@ TEST_CASE("folders above a checkpoint that were made for it are flushed, too") {
   CHECK(flushed == 1);  // they are there
   save_checkpoint(folder.path / "other/one", training.state);
   CHECK(flushed == 2);
-  detail::set_checkpoint_stage_observer(nullptr);
+  optim::detail::set_checkpoint_stage_observer(nullptr);
   CHECK(names_in(folder.path / "runs/a/checkpoints") == Names{"step-1", "step-2"});
   CHECK(names_in(folder.path / "other") == Names{"one"});
 
