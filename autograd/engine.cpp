@@ -380,11 +380,22 @@ class Run final : private GradientSums {
     if (!keep_ && later < 0 && runs(state)) node.release_saved();
   }
 
+  // Whether the node saved elements of a leaf of this run other than `leaf`: that one may be complete, and changed by a
+  // hook (a step inside backward), before the node runs for the second time.
+  bool saves_other_leaf(Node& node, const TensorImpl* leaf) const {
+    for (const SavedTensor& saved : node.saved()) {
+      if (!saved.impl || saved.impl.get() == leaf) continue;
+      for (const LeafStateInRun& other : leaves_)
+        if (other.leaf.get() != leaf && other.leaf->storage == saved.impl->storage) return true;
+    }
+    return false;
+  }
+
   // A leaf that other ops use, too (a tied weight), has its gradient in memory from the first of them to the last.
   // Where what it is computed from takes less, as in an output head, that is kept, and the gradient computed when the
   // next op has one for the leaf: in the same order, so with the same bits. Which edge of the node waits, or -1.
   int64_t put_off(const NodeState& state) {
-    if (inputs_ || options_.create_graph || !state.node->runs_in_parts()) return -1;
+    if (inputs_ || keep_ || options_.create_graph || !state.node->runs_in_parts()) return -1;
     auto edges = state.node->edges();
     for (size_t i = 0; i < std::min<size_t>(edges.size(), 63); ++i) {
       const TensorImpl* leaf = edges[i].leaf.get();
@@ -400,6 +411,7 @@ class Run final : private GradientSums {
         if (Node* from = saved.from.get()) kept += from->output(0).shape.numel() * element_size(from->output(0).dtype);
       }
       if (2 * kept > leaf->shape.numel() * element_size(leaf->dtype)) continue;
+      if (saves_other_leaf(*state.node, leaf)) continue;
       state_of_leaf.put_off = static_cast<int32_t>(&state - states_.data());
       ++waiting_nodes_;
       return static_cast<int64_t>(i);

@@ -2,6 +2,7 @@
 #include <regard/autograd/graph.hpp>
 
 #include <algorithm>
+#include <mutex>
 
 #include <regard/autograd/counters.hpp>
 
@@ -11,6 +12,7 @@ namespace {
 
 thread_local bool grad_mode = true;
 thread_local uint64_t sequence_counter = 0;
+std::mutex kept_outputs;  // of nodes whose output is recomputed: seen by every thread that runs one of its users
 
 }  // namespace
 
@@ -49,9 +51,15 @@ void intrusive_ptr_release(Node* node) {
 }
 
 void Node::keep_output_for_users() {
-  if (released_ || kept_output_.defined() || recomputed_users_.load(std::memory_order_acquire) == 0) return;
+  if (released_ || recomputed_users_.load(std::memory_order_acquire) == 0) return;
+  {
+    const std::lock_guard lock(kept_outputs);
+    if (kept_output_.defined()) return;
+  }
   NoGrad no_grad;
-  kept_output_ = recompute(Saved(*this, 0));
+  Tensor value = recompute(Saved(*this, 0));
+  const std::lock_guard lock(kept_outputs);
+  kept_output_ = std::move(value);
 }
 
 void Node::release_saved() {
@@ -66,13 +74,18 @@ void Node::release_saved() {
 Tensor Node::recompute(const Saved&) { fail<GraphError>(name_, "its output cannot be computed again"); }
 
 Tensor Node::recomputed(bool last) {
-  Tensor value = kept_output_;
+  Tensor value;
+  {
+    const std::lock_guard lock(kept_outputs);
+    value = kept_output_;
+  }
   if (!value.defined()) {
     NoGrad no_grad;
     value = recompute(Saved(*this, 0));
-    if (last && recomputed_users_.load(std::memory_order_acquire) > 1) kept_output_ = value;
-  } else if (last && recomputed_users_.load(std::memory_order_acquire) == 1) {
-    kept_output_ = Tensor();
+    if (last && recomputed_users_.load(std::memory_order_acquire) > 1) {
+      const std::lock_guard lock(kept_outputs);
+      kept_output_ = value;
+    }
   }
   Tensor output = value.detach();
   output.impl()->node = NodePtr(this);
@@ -86,7 +99,12 @@ void Recomputed::set(const NodePtr& node) {
 }
 void Recomputed::reset() {
   if (!node_) return;
-  if (node_->recomputed_users_.fetch_sub(1, std::memory_order_acq_rel) == 1) node_->kept_output_ = Tensor();
+  Tensor kept;  // freed without the lock
+  if (node_->recomputed_users_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    const std::lock_guard lock(kept_outputs);
+    kept = std::move(node_->kept_output_);
+    node_->kept_output_ = Tensor();
+  }
   node_.reset();
 }
 
@@ -98,6 +116,13 @@ bool needs_record(std::span<const Tensor* const> inputs) {
 }
 
 uint64_t latest_sequence() { return sequence_counter; }
+
+bool Node::recomputable(const Tensor& x) {
+  constexpr uint32_t most_kernels = 3;  // else chains of such ops would be computed over and over
+  const Node* node = x.impl()->node.get();
+  return node != nullptr && x.shape().numel() * element_size(x.dtype()) >= least_recomputed_bytes &&
+         node->recomputes() && !node->released_ && node->recompute_cost_ <= most_kernels;
+}
 
 void Node::attach(const char* name, std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                   std::span<const Tensor* const> saved) {
@@ -127,10 +152,10 @@ void Node::attach(const char* name, std::span<const Tensor* const> inputs, std::
     entry.version = impl->storage->version();
     if (entry.output_index >= 0)
       entry.impl = saved[i]->detach().impl_ptr();
-    else if (impl->node && impl->shape.numel() * element_size(impl->dtype) >= least_recomputed_bytes &&
-             impl->node->recomputes() && entry.version == 0)
+    else if (entry.version == 0 && recomputable(*saved[i])) {
       entry.from.set(impl->node);
-    else
+      recompute_cost_ += impl->node->recompute_cost_;
+    } else
       entry.impl = saved[i]->impl_ptr();
   }
 
@@ -190,7 +215,7 @@ bool reusable(const Tensor& x) {
 
 Tensor reuse(const Tensor& spent, const Tensor& x) {
   if (reusable(spent) && spent.shape() == x.shape() && spent.dtype() == x.dtype() && spent.is_contiguous())
-    return spent;
+    return spent.requires_grad() ? spent.detach() : spent;  // what it was computed from is not the result's past
   return empty_like(x);
 }
 

@@ -128,6 +128,8 @@ class Node {
   virtual bool runs_in_parts() const { return false; }
   /// Whether the only output can be had again from what is saved.
   virtual bool recomputes() const { return false; }
+  /// Whether an op that saves x keeps the node that computed it in its place: x is large, and had again by few kernels.
+  static bool recomputable(const Tensor& x);
   /// The output again, attached to this node. `last`: its users run for the last time, so that the value may be kept
   /// for those that follow and go with the last of them.
   Tensor recomputed(bool last);
@@ -175,6 +177,7 @@ class Node {
  private:
   friend class Recomputed;
   std::atomic<uint32_t> references_{0};
+  uint32_t recompute_cost_ = 1;  // how many kernels run to have the output again, where recomputes()
   std::atomic<uint32_t> recomputed_users_{0};
   uint32_t edge_count_ = 0;
   uint32_t saved_count_ = 0;
@@ -301,8 +304,8 @@ Tensor record(const char* name, Tensor output, const TensorRefs<N>& inputs, cons
 
 /// The same for an op whose output is cheap to compute again from what it saves: `again(const Saved&) -> Tensor`, with
 /// the same kernel, so that bits are equal. Ops that save the output then keep this op's node in its place, from
-/// least_recomputed_bytes on. It pays where the saved tensors are in memory anyway, and takes much less time than what
-/// the output is saved for.
+/// least_recomputed_bytes on, and need what this op saved to be unchanged until backward. It pays where the saved
+/// tensors are in memory anyway, and takes much less time than what the output is saved for.
 template <size_t N, size_t M, class F, class R>
 Tensor record_recomputable(const char* name, Tensor output, const TensorRefs<N>& inputs, const TensorRefs<M>& saved,
                            F backward, R again) {

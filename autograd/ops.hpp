@@ -80,7 +80,7 @@ enum class GeluApproximation : uint8_t { none, tanh };
 Tensor gelu(const Tensor& x, GeluApproximation approximation = GeluApproximation::none);
 Tensor silu(const Tensor& x);  ///< x sigmoid(x)
 enum class Activation : uint8_t { relu, gelu, gelu_tanh, silu };
-/// One of these by name.
+/// relu(x), gelu(x), gelu(x, GeluApproximation::tanh) or silu(x), by name.
 Tensor activate(const Tensor& x, Activation activation);
 
 // ---- Comparisons and logic (ops/compare.cpp): boolean results, no derivative
@@ -194,8 +194,10 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// x [..., in] times weight [out, in] transposed, plus bias [out] (may be undefined).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 /// linear(activation(linear(x, up, up_bias)), down, down_bias), plus residual: the feed-forward network of a
-/// transformer as one op. Biases and the residual, of the result's shape, may be undefined. The same bits as the ops
-/// one by one, in less memory: backward keeps no copy of what comes after the activation and computes it anew.
+/// transformer as one op. x [..., in], up [hidden, in], down [out, hidden]; up_bias [hidden], down_bias [out] and
+/// residual [..., out] may be undefined. All floating, of one dtype and device: else a DTypeError, DeviceError or
+/// ShapeError that names the argument. In less memory than the ops one by one: backward keeps no copy of what comes
+/// after the activation and computes it anew.
 Tensor feed_forward(const Tensor& x, const Tensor& up, const Tensor& up_bias, const Tensor& down,
                     const Tensor& down_bias, Activation activation, const Tensor& residual = {});
 

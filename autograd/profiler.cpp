@@ -23,7 +23,8 @@ std::atomic<bool> recording{false};
 namespace {
 
 std::mutex current_mutex;
-std::shared_ptr<Recorder> current;        // NOLINT: the one that records, if any
+// The one that records, if any. Without a destructor, for a Profiler may be a static object and outlive it.
+Recorder* current = nullptr;
 std::atomic<uint64_t> current_number{0};  // counts them; tells a thread that its record is of an earlier one
 
 struct Here {
@@ -37,7 +38,7 @@ Here* here() {
   thread_local Here mine;
   if (mine.number == current_number.load(std::memory_order_acquire)) return mine.recorder ? &mine : nullptr;
   const std::lock_guard lock(current_mutex);
-  mine = {current_number.load(std::memory_order_relaxed), current, nullptr};
+  mine = {current_number.load(std::memory_order_relaxed), current ? current->shared_from_this() : nullptr, nullptr};
   if (!current) return nullptr;
   mine.record = std::make_shared<ThreadRecord>();
   const std::lock_guard list(current->mutex);
@@ -58,16 +59,19 @@ void enter(Here& at, const void* key, const Event& event) {
   at.record->open.push_back({key, at.recorder->add(*at.record, event), event.layer});
 }
 
-// A scope that was open before the Profiler began is not there.
+// A scope that was open before the Profiler began is not there. One that ends before those inside of it ends them, too.
 void leave(Here& at, const void* key) {
   ThreadRecord& record = *at.record;
   record.kernels.clear();
-  if (record.open.empty() || record.open.back().key != key) return;
-  if (const size_t event = record.open.back().event; event != ThreadRecord::none) {
+  if (std::none_of(record.open.begin(), record.open.end(), [key](const auto& scope) { return scope.key == key; }))
+    return;
+  for (bool found = false; !found; record.open.pop_back()) {
+    found = record.open.back().key == key;
+    const size_t event = record.open.back().event;
+    if (event == ThreadRecord::none) continue;
     record.events[event].end = at.recorder->now();
     record.events[event].live = counters::bytes.load(std::memory_order_relaxed);
   }
-  record.open.pop_back();
 }
 
 void enter(const void* key, Kind kind, const char* name) {
@@ -341,7 +345,8 @@ Profiler::Profiler(const ProfilerOptions& options) {
                     "; it must be at least 1");
   const std::lock_guard lock(current_mutex);
   check<ValueError>(current == nullptr, "Profiler", "another one records already: one at a time, so stop() it first");
-  current = recorder_ = std::make_shared<Recorder>(options);
+  recorder_ = std::make_shared<Recorder>(options);
+  current = recorder_.get();
   current_number.fetch_add(1, std::memory_order_release);
   use_kernels(&noted_kernels());
   profiling::recording = true;
@@ -369,11 +374,11 @@ Profiler::~Profiler() {
 void Profiler::stop() {
   using namespace profiling;
   const std::lock_guard lock(current_mutex);
-  if (current != recorder_) return;
+  if (current != recorder_.get()) return;
   profiling::recording = false;
   use_kernels(nullptr);
   recorder_->stopped = recorder_->now();
-  current.reset();
+  current = nullptr;
   current_number.fetch_add(1, std::memory_order_release);
 }
 

@@ -20,7 +20,8 @@ class Recorder;
 struct ProfilerOptions {
   /// An event for each kernel inside an op, too: a linear layer's product and its bias, say.
   bool kernels = false;
-  /// What comes after so many events is counted, and left out. About 200 bytes each.
+  /// So many are recorded; what comes after is counted, and left out. An op takes two or more: its kernels are
+  /// recorded in any case. A few hundred bytes each.
   int64_t most_events = 1'000'000;
 };
 
@@ -82,8 +83,9 @@ struct ProfilerRow {
 ///     std::cout << profiler.table();
 ///     profiler.write("trace.json");  // for chrome://tracing or ui.perfetto.dev
 ///
-/// One at a time: a second one is a ValueError. Results stay the same, to the bit. While it records, an op takes
-/// a microsecond or two more; while there is none, ops cost nothing more that could be measured.
+/// As torch.profiler.profile: table() is its key_averages().table(), write() export_chrome_trace(), and ProfilerRegion
+/// record_function. One at a time: a second one is a ValueError. Results stay the same, to the bit. While it records,
+/// an op takes a microsecond or two more; while there is none, ops cost nothing more that could be measured.
 ///
 /// Views, which compute nothing, are events of no duration. An event's time is that of its kernels: what an op takes to
 /// check its arguments, to allocate and to record shows as the gap before it.
@@ -94,7 +96,9 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
+  /// Ends the recording; what was recorded stays. A second call does nothing.
   void stop();
+  /// Whether it has not been stopped.
   bool recording() const;
 
   /// What was recorded so far, by thread and then by time; an event before what is inside it.

@@ -79,7 +79,7 @@ struct LayerPlace {
   uint32_t outer = 0;
 };
 
-class Recorder {
+class Recorder : public std::enable_shared_from_this<Recorder> {
  public:
   explicit Recorder(const ProfilerOptions& options) : options(options), start(std::chrono::steady_clock::now()) {}
 

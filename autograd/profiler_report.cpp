@@ -1,5 +1,6 @@
 // What a Profiler shows: a table, and a trace in Chrome's format.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -27,6 +28,12 @@ std::string formatted(const char* format, Numbers... numbers) {
   char line[256];
   std::snprintf(line, sizeof line, format, numbers...);
   return line;
+}
+
+// Three digits behind the point, which is a point in every locale.
+std::string number(double value) {
+  char text[400];
+  return {text, std::to_chars(text, text + sizeof text, value, std::chars_format::fixed, 3).ptr};
 }
 
 std::string rate(double amount, double time_us) {  // in thousand millions a second
@@ -71,15 +78,15 @@ const char* category(Kind kind) {
 
 std::string trace_line(const ProfilerEvent& event) {
   std::string line = "{\"name\":" + json_text(event.name) + ",\"cat\":\"" + category(event.kind) +
-                     formatted("\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":1,\"tid\":%d,\"args\":{",
-                               event.begin_us, event.duration_us, event.thread);
+                     "\",\"ph\":\"X\",\"ts\":" + number(event.begin_us) + ",\"dur\":" + number(event.duration_us) +
+                     ",\"pid\":1,\"tid\":" + std::to_string(event.thread) + ",\"args\":{";
   line += "\"layer\":" + json_text(event.layer);
   if (!event.inputs.empty()) line += ",\"inputs\":" + json_list(event.inputs);
   if (!event.outputs.empty()) line += ",\"outputs\":" + json_list(event.outputs);
   line += ",\"bytes_read\":" + std::to_string(event.bytes_read) +
           ",\"bytes_written\":" + std::to_string(event.bytes_written) + formatted(",\"flops\":%.0f", event.flops);
   if (event.flops > 0 && event.duration_us > 0)
-    line += formatted(",\"gflops_per_second\":%.3f", 1e-3 * event.flops / event.duration_us);
+    line += ",\"gflops_per_second\":" + number(1e-3 * event.flops / event.duration_us);
   return line + "}}";
 }
 
@@ -151,8 +158,8 @@ void write_trace(const Collected& all, int64_t left_out, const std::filesystem::
   for (const ProfilerEvent& event : all.events) {
     text += ",\n" + trace_line(event);
     if (event.kind == Kind::op)
-      text += formatted(",\n{\"name\":\"memory\",\"ph\":\"C\",\"ts\":%.3f,\"pid\":1,\"args\":{\"MiB\":%.3f}}",
-                        event.begin_us + event.duration_us, static_cast<double>(event.live_bytes) / (1 << 20));
+      text += ",\n{\"name\":\"memory\",\"ph\":\"C\",\"ts\":" + number(event.begin_us + event.duration_us) +
+              ",\"pid\":1,\"args\":{\"MiB\":" + number(static_cast<double>(event.live_bytes) / (1 << 20)) + "}}";
     if (text.size() > (1U << 20)) {
       file.write(text);
       text.clear();

@@ -153,4 +153,21 @@ TEST_CASE("a parameter that is used once more behind detach() is no silent fault
   CHECK_THROWS_WITH((y * 1.0 + a).sum().backward(), Contains("changed in place"));
 }
 
+TEST_CASE("stepping inside backward(): an op whose two weights are complete at different times") {
+  manual_seed(4);
+  const Tensor w = randn({1024, 1024}).set_requires_grad(), v = randn({1024, 8}).set_requires_grad();
+  const Tensor w2 = w.detach().clone().set_requires_grad(), v2 = v.detach().clone().set_requires_grad();
+  const auto loss = [](const Tensor& w, const Tensor& v) {
+    const Tensor p = square(w).sum();
+    return matmul(w, v).sum() + p;
+  };
+  SGD inside({w, v}, 0.1), after({w2, v2}, 0.1);
+  inside.step_in_backward();
+  loss(w, v).backward();
+  loss(w2, v2).backward();
+  after.step();
+  CHECK(w.to_vector<float>() == w2.to_vector<float>());
+  CHECK(v.to_vector<float>() == v2.to_vector<float>());
+}
+
 }  // namespace step_in_backward_test

@@ -135,6 +135,38 @@ TEST_CASE("what was computed by a node that is released still serves another bac
   CHECK(same(grad(other, {b})[0], expected_b));
 }
 
+TEST_CASE("chains of cheap ops are kept at intervals, not computed over and over") {
+  manual_seed(6);
+  const Tensor x = leaf({rows, width});
+  Tensor y = x;
+  const int64_t before = live_bytes();
+  for (int i = 0; i < 40; ++i) y = y * y;  // computed back to the leaf each time, this would take 2^40 products
+  y.sum().backward();
+  CHECK(x.grad().defined());
+  y = x;
+  for (int i = 0; i < 12; ++i) y = gelu(y);
+  CHECK(live_bytes() - before < 2 * kMiB + 12 * kMiB / 2);
+  y.sum().backward();
+}
+
+TEST_CASE("an op on what a released node computed keeps it as it is") {
+  manual_seed(7);
+  const Tensor x = leaf({rows, width}), w = leaf({8, width});
+  const Tensor h = gelu(x);
+  h.sum().backward();
+  CHECK(same(grad(linear(h, w).sum(), {w})[0], grad(linear(h.detach(), w).sum(), {w})[0]));
+}
+
+TEST_CASE("a mask's gradient alone, where query's op is used up") {
+  manual_seed(8);
+  const Tensor x = leaf({1, 4, 512, 64}), k = randn({1, 4, 32, 64}), v = randn({1, 4, 32, 64}), m = leaf({512, 32});
+  const Tensor q = layer_norm(x, {64});
+  const Tensor out = scaled_dot_product_attention(q, k, v, {.mask = m});
+  q.sum().backward();
+  const Tensor expected = grad(scaled_dot_product_attention(q.detach(), k, v, {.mask = m}).sum(), {m})[0];
+  CHECK(same(grad(out.sum(), {m})[0], expected));
+}
+
 TEST_CASE("changes in place around a recomputed output") {
   manual_seed(4);
   const Tensor source = leaf({rows, width}), w = leaf({8, width});
@@ -256,6 +288,16 @@ TEST_CASE("attention's gradients are written over query, key and value where nob
         for (size_t i = 0; i < 3; ++i) CHECK(same(over[i], apart[i]));
         CHECK(same(kh, kept));
       }
+}
+
+TEST_CASE("a gradient that is written over a computed query has no past") {
+  const Tensor q = leaf({1, 2, 8, 4}), k = leaf({1, 2, 8, 4}), v = leaf({1, 2, 8, 4});
+  scaled_dot_product_attention(q + 1.0, k * 2.0, v + 0.5).sum().backward();
+  for (const Tensor& x : {q, k, v}) {
+    CHECK_FALSE(x.grad().requires_grad());
+    CHECK_FALSE(x.grad().node());
+    CHECK_NOTHROW(x.grad().mul_(0.5));
+  }
 }
 
 TEST_CASE("a tied table's gradient is in memory once, and for no longer than it must") {

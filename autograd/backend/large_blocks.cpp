@@ -1,5 +1,6 @@
 #include <regard/autograd/backend/large_blocks.hpp>
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -14,15 +15,22 @@ namespace regard {
 
 namespace {
 
-constexpr int64_t kPage = 4096;
 constexpr int64_t kCommit = int64_t{32} << 20;  // what a region grows by at least
 
 int64_t rounded(int64_t bytes, int64_t step) { return (bytes + step - 1) / step * step; }
 
 class LargeBlocks {
  public:
+  LargeBlocks() {
+    // A child process finds the lock free and the lists whole, whatever other threads are at when it is made.
+    pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                   [] { instance().mutex_.unlock(); });
+  }
+
+  static LargeBlocks& instance();
+
   void* take(int64_t bytes) {
-    const int64_t size = rounded(bytes, kPage);
+    const int64_t size = rounded(bytes, page_);
     const std::lock_guard lock(mutex_);
     auto found = by_size_.lower_bound({size, nullptr});
     if (found == by_size_.end()) return grow(size);
@@ -35,7 +43,7 @@ class LargeBlocks {
 
   void give(void* data, int64_t bytes) {
     auto* begin = static_cast<char*>(data);
-    int64_t size = rounded(bytes, kPage);
+    int64_t size = rounded(bytes, page_);
     const std::lock_guard lock(mutex_);
     kept_ += size;
     auto next = by_place_.lower_bound(begin);
@@ -99,7 +107,7 @@ class LargeBlocks {
     }
     if (committed_ - top_ < missing) {
       const int64_t more =
-          std::min<int64_t>(rounded(std::max(missing - (committed_ - top_), kCommit), kPage), end_ - committed_);
+          std::min<int64_t>(rounded(std::max(missing - (committed_ - top_), kCommit), page_), end_ - committed_);
       if (mprotect(committed_, static_cast<size_t>(more), PROT_READ | PROT_WRITE) != 0) return nullptr;
       committed_ += more;
     }
@@ -116,17 +124,18 @@ class LargeBlocks {
   bool reserve(int64_t size) {
     int64_t want = std::max(size, int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)});
     for (;; want = std::max(size, want / 2)) {
-      void* data = mmap(nullptr, static_cast<size_t>(rounded(want, kPage)), PROT_NONE,
+      void* data = mmap(nullptr, static_cast<size_t>(rounded(want, page_)), PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (data != MAP_FAILED) {
         top_ = committed_ = static_cast<char*>(data);
-        end_ = top_ + rounded(want, kPage);
+        end_ = top_ + rounded(want, page_);
         return true;
       }
       if (want == size) return false;
     }
   }
 
+  const int64_t page_ = std::max<int64_t>(4096, sysconf(_SC_PAGESIZE));
   std::mutex mutex_;
   std::map<char*, int64_t> by_place_;            // free blocks
   std::set<std::pair<int64_t, char*>> by_size_;  // the same
@@ -136,16 +145,16 @@ class LargeBlocks {
 };
 
 // Never destroyed: a tensor of static storage duration may be freed after everything else.
-LargeBlocks& large_blocks() {
+LargeBlocks& LargeBlocks::instance() {
   static auto* blocks = new LargeBlocks;
   return *blocks;
 }
 
 }  // namespace
 
-void* take_large_block(int64_t bytes) { return large_blocks().take(bytes); }
-void give_large_block(void* data, int64_t bytes) { large_blocks().give(data, bytes); }
-void trim_large_blocks() { large_blocks().trim(); }
-void set_kept_large_bytes(int64_t bytes) { large_blocks().set_most_kept(bytes); }
+void* take_large_block(int64_t bytes) { return LargeBlocks::instance().take(bytes); }
+void give_large_block(void* data, int64_t bytes) { LargeBlocks::instance().give(data, bytes); }
+void trim_large_blocks() { LargeBlocks::instance().trim(); }
+void set_kept_large_bytes(int64_t bytes) { LargeBlocks::instance().set_most_kept(bytes); }
 
 }  // namespace regard

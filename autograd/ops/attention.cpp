@@ -307,7 +307,7 @@ Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSetting
 
 /// Memory for the gradient of x: x's own where nobody else can see it.
 Tensor heads_for_gradient(const Tensor& x) {
-  if (reusable(x) && (x.strides()[3] == 1 || x.size(3) == 1) && !repeats_elements(x)) return x;
+  if (reusable(x) && (x.strides()[3] == 1 || x.size(3) == 1) && !repeats_elements(x)) return x.detach();
   return empty_heads(x, x.size(3));
 }
 
@@ -362,6 +362,7 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                 [settings](const Saved& s, const Tensor& g) {
                   Tensor for_mask;
                   if (s.needs(3)) for_mask = mask_grad(s[0], s[1], s[2], s[3], s[4], s[5], g, settings);
+                  if (!s.needs(0) && !s.needs(1) && !s.needs(2)) return Grads{Tensor(), Tensor(), Tensor(), for_mask};
                   Tensor y = s.take(6).detach();
                   Grads grads = attention_grad(s.take(0), s.take(1), s.take(2), s[3], s[4], s[5], std::move(y), s[7], g,
                                                settings, {s.needs(0), s.needs(1), s.needs(2)});

@@ -17,7 +17,7 @@ Tensor apply_dropout(const Tensor& x, double p, uint64_t seed, uint64_t offset) 
   };
   const Tensor y = values(x);
   // What can be computed again costs nothing to keep, and then this can be computed again, too.
-  if (x.node() && x.numel() * element_size(x.dtype()) >= least_recomputed_bytes && x.node()->recomputes())
+  if (Node::recomputable(x))
     return record_recomputable(
         "dropout", y, inputs(x), saved(x),
         [p, seed, offset](const Saved&, const Tensor& g) { return Grads{apply_dropout(g, p, seed, offset)}; },

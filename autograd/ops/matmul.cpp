@@ -187,13 +187,14 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
   return record("linear", y, inputs(x, weight, bias), saved(x, weight), [](const Saved& s, const Tensor& g) {
     Grads grads(3);
+    const Tensor weight = s.needs(0) ? s[1] : Tensor();
     if (s.needs(1)) {  // first: the input is free afterwards
       const Tensor input = s.take(0);
       grads[1] = input.dim() > 1 ? matmul(transpose(as_rows(g), 0, 1), as_rows(input))
                                  : matmul(unsqueeze(g, 1), unsqueeze(input, 0));
     }
     if (s.needs(2)) grads[2] = sum_to(g, {g.size(-1)});
-    if (s.needs(0)) grads[0] = matmul(g, s[1]);
+    if (s.needs(0)) grads[0] = matmul(g, weight);
     return grads;
   });
 }

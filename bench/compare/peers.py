@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -333,12 +334,12 @@ def main():
     parser = argparse.ArgumentParser(
         prog="./run bench --peers", description="Times Regard beside PyTorch and JAX, all in one run, taking turns."
     )
-    parser.add_argument("--quick", action="store_true", help="a few minutes: fewer rounds, without the largest rows")
+    parser.add_argument("--quick", action="store_true", help="about 11 minutes: fewer rounds, without the largest rows")
     parser.add_argument("--rows", metavar="REGEX", default="", help="only the rows whose name has it (any case)")
     parser.add_argument("--threads", metavar="LIST", help="numbers of threads (default: 1,2 where there are two cores)")
-    parser.add_argument("--minutes", type=float, help="start no row after so many (default: 45; quick: 10)")
+    parser.add_argument("--minutes", type=float, help="start no row after so many (default: 60; quick: 20)")
     parser.add_argument("--resume", action="store_true", help="go on with a run that was broken off, with the same "
-                        "options: what it measured is kept")
+                        "options and on the same commit: what it measured is kept")
     parser.add_argument("--out", metavar="DIR", type=Path, help="where results go (default: bench/results for a whole "
                         "run, build/peers/results for one that is quick or of some rows)")
     parser.add_argument("--python", metavar="FILE", help="a Python that has the peers, instead of build/peers-venv")
@@ -348,7 +349,14 @@ def main():
     parser.add_argument("--list", action="store_true", help="list the rows and end")
     a = parser.parse_args()
 
-    rows = [row for row in all_rows() if re.search(a.rows, row.name, re.IGNORECASE)]
+    try:
+        rows = [row for row in all_rows() if re.search(a.rows, row.name, re.IGNORECASE)]
+    except re.error as error:
+        parser.error(f"--rows {a.rows!r} is no regular expression: {error}")
+    if a.sweep and (a.rows or a.resume):
+        parser.error("--sweep measures no rows and cannot be gone on with: leave out --rows and --resume")
+    if a.minutes is not None and not a.minutes > 0:
+        parser.error(f"--minutes {a.minutes:g}: not more than 0")
     if a.list:
         print("\n".join(f"{row.name}: {row.target}" for row in rows))
         return 0
@@ -356,10 +364,20 @@ def main():
         parser.error(f"no row has {a.rows!r} in its name; --list lists them")
     if a.quick:
         rows = [row for row in rows if not row.heavy]
+        if not rows:
+            parser.error(f"no row of a quick run has {a.rows!r} in its name: leave out --quick")
     cores = len(os.sched_getaffinity(0))
-    counts = [int(n) for n in a.threads.split(",")] if a.threads else [2, 1] if cores >= 2 else [1]
+    try:
+        counts = [int(n) for n in a.threads.split(",")] if a.threads else [2, 1] if cores >= 2 else [1]
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        parser.error(f"--threads {a.threads!r}: wanted are numbers from 1 on, such as 1,2")
     if max(counts) > cores:
         parser.error(f"{max(counts)} threads on {cores} processors measure nothing")
+    given_python = shutil.which(a.python) if a.python is not None else None
+    if a.python is not None and not given_python:
+        parser.error(f"--python {a.python!r} cannot be executed")
     scratch = root / "build" / "peers"
     whole = not a.quick and not a.rows and not a.threads
     out = a.out or (root / "bench" / "results" if whole else scratch / "results")
@@ -367,7 +385,10 @@ def main():
     for folder in (scratch, logs, out):
         folder.mkdir(parents=True, exist_ok=True)
 
-    python, reasons = (Path(a.python), {}) if a.python else environment.make(root / "build" / "peers-venv", logs)
+    if given_python:
+        python, reasons = Path(given_python).absolute(), {}
+    else:
+        python, reasons = environment.make(root / "build" / "peers-venv", logs)
     began = time.monotonic()
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     facts = {
@@ -375,14 +396,19 @@ def main():
         "processor": environment.processor(),
         "started": now,
         "quick": a.quick,
+        "options": {"rows": a.rows, "threads": counts},
     }
+    if "+" in facts["commit"]:
+        goes_on = "--resume cannot go on, as the working tree has changes that no commit names"
+    else:
+        goes_on = "--resume goes on"
     load = os.getloadavg()[0]
     if load > 0.5:
         print(f"note: something else is running here (load {load:.1f}); times will be off", file=sys.stderr)
-    unfinished = scratch / "unfinished"
+    unfinished = scratch / ("unfinished" if whole else "unfinished-part")
     unfinished.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as work:
-        end = began + 60 * (a.minutes or (10 if a.quick else 45))
+        end = began + 60 * (a.minutes if a.minutes is not None else (20 if a.quick else 60))
         setup = Setup(a.build, python, scratch, Path(work), logs, a.quick, end, reasons)
         if a.sweep:
             print("lengths 64 to 8192, about 5 minutes", flush=True)
@@ -395,10 +421,12 @@ def main():
         try:
             if a.resume:
                 progress.resume(rows, now)
+            elif old := progress.set_aside():
+                print(f"note: an earlier run was broken off; what it measured is now in {old}", file=sys.stderr)
             left = {n: [row for row in rows if not progress.measured(row, n)] for n in counts}
             expected = sum(minutes(row, n, a.quick) for n in counts for row in left[n])
             print(f"{sum(len(of) for of in left.values())} rows, about {math.ceil(expected)} min. What is measured is "
-                  f"in {unfinished} row by row; if it is broken off, --resume goes on", flush=True)
+                  f"in {unfinished} row by row; if it is broken off, {goes_on}", flush=True)
             whole = True
             for threads in counts:
                 print(f"== {threads} thread{'s' if threads > 1 else ''}", flush=True)
@@ -413,7 +441,7 @@ def main():
             print(f"peers: Regard: {failure} (see {logs})", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            print(f"\nbroken off; {len(progress.results)} rows are in {unfinished}; --resume goes on", file=sys.stderr)
+            print(f"\nbroken off; {len(progress.results)} rows are in {unfinished}; {goes_on}", file=sys.stderr)
             return 130
     progress.results.sort(key=lambda r: (counts.index(r.threads) if r.threads in counts else len(counts),
                                          next((i for i, row in enumerate(rows) if row is r.row), len(rows))))
@@ -426,7 +454,7 @@ def main():
         progress.finish()
     print(f"\n{(where / 'peers.md').read_text()}")
     print(f"results in {where} (peers.json, peers.md, peers.svg), after {(time.monotonic() - began) / 60:.1f} minutes"
-          + ("" if whole else "; not all rows are there: --resume goes on"))
+          + ("" if whole else f"; not all rows are there: {goes_on}"))
     return 0 if whole else 1
 
 

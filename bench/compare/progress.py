@@ -2,13 +2,14 @@
 --resume goes on behind the others.
 """
 import json
+import re
 from dataclasses import dataclass, field
 
 import report
 from rows import Result, derived
 
 # What must be the same for rows to stand in one table.
-fixed = ("commit", "processor", "quick")
+fixed = ("commit", "processor", "quick", "options")
 
 
 class Mismatch(Exception):
@@ -61,6 +62,15 @@ class Progress:
             entries.append({**report.entry(result, facts, best), **self.facts, "versions": self.versions})
         return entries
 
+    def set_aside(self):
+        """Moves what an earlier run left, which this one would write over. Its new path, or None if there is none."""
+        old = self.path.with_name(self.path.name + ".old")
+        try:
+            self.path.replace(old)
+        except FileNotFoundError:
+            return None
+        return old
+
     def resume(self, rows, now):
         """Takes over what unfinished.json has of `rows`. A Mismatch where it was measured on something else."""
         try:
@@ -69,11 +79,15 @@ class Progress:
             raise Mismatch(f"there is no run to go on with ({self.path})") from None
         except ValueError as error:
             raise Mismatch(f"{self.path}: {error}") from None
+        if "+" in self.facts["commit"]:
+            raise Mismatch(
+                "the working tree has changes that no commit names, so nobody can tell whether they are those of the "
+                "earlier rows: commit them, or measure all rows in one run"
+            )
         for name in fixed:
-            if earlier["facts"][name] != self.facts[name]:
-                raise Mismatch(
-                    f"the {name} was {earlier['facts'][name]} and is {self.facts[name]}: measure all rows in one run"
-                )
+            was, is_now = earlier["facts"].get(name), self.facts.get(name)
+            if was != is_now:
+                raise Mismatch(f"not the same {name}, {was} before and {is_now} now: measure all rows in one run")
         by_name = {row.name: row for row in rows}
         self.facts = {**earlier["facts"], "resumed": [*earlier["facts"].get("resumed", []), now]}
         self.versions.update(earlier["versions"])
@@ -90,7 +104,8 @@ class Progress:
 
     def check_versions(self, versions):
         """Peers that were updated in between are other peers."""
-        self.versions["computing"] = versions.get("computing", "")  # says the number of threads, too
+        # Without the number of threads it ends with, which is not that of all rows.
+        self.versions["computing"] = re.sub(r", \d+ threads?$", "", versions.get("computing", ""))
         for name, version in versions.items():
             if name != "computing" and self.versions.setdefault(name, version) != version:
                 raise Mismatch(f"{name} was {self.versions[name]} and is {version}: measure all rows in one run")

@@ -1,4 +1,7 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <regard/autograd/error.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/step_profile.hpp>
 #include <system_error>
@@ -26,11 +29,20 @@ void StepProfile::step_is_over() {
 
 void StepProfile::finish(std::ostream& out) {
   region_.reset();
-  if (!profiler_) return;
+  if (!file_) return;
+  if (!profiler_) {
+    out << "\nno profile: the training ended before its step " << first_ + 1 << "\n";
+    return;
+  }
   profiler_->stop();
   out << "\nprofile of " << profiled_ << (profiled_ == 1 ? " step" : " steps") << ", after " << first_ << ":\n"
-      << profiler_->table() << "trace in " << file_->string() << ", for ui.perfetto.dev or chrome://tracing\n";
-  profiler_->write(*file_);
+      << profiler_->table();
+  try {
+    profiler_->write(*file_);
+    out << "trace in " << file_->string() << ", for ui.perfetto.dev or chrome://tracing\n";
+  } catch (const regard::FileError& error) {  // what was trained is worth more
+    out << "no trace: " << error.what() << "\n";
+  }
 }
 
 void check_profile(const std::optional<std::string>& file) {
@@ -41,6 +53,8 @@ void check_profile(const std::optional<std::string>& file) {
   if (fs::is_directory(path, error)) throw UsageError("profile", *file + " is a folder; give a file");
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, error)) throw UsageError("profile", "there is no folder " + folder.string());
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw UsageError("profile", "no file can be written in " + folder.string());
 }
 
 }  // namespace examples

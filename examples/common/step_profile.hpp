@@ -27,7 +27,7 @@ class StepProfile {
   void next_step();
   /// What follows is no part of a step: evaluating, saving.
   void step_is_over();
-  /// Writes the trace and shows the table. Throws regard::FileError.
+  /// Writes the trace and shows the table. A trace that cannot be written is a line that says so.
   void finish(std::ostream& out);
 
  private:

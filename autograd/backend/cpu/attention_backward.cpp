@@ -1,8 +1,8 @@
 // Attention backward: the weights are computed again tile by tile, from the scores and each row's statistics. With
 // P the weights, dP = dy v^T and delta = sum(dy y) of each row: dv = P^T dy, dS = P (dP - delta), dq = scale dS k,
 // dk = scale dS^T q. Dropout stands between P and dv, and between dP and dS. Dao et al., "FlashAttention", 2022.
-#include <regard/autograd/backend/cpu/attention_targets.hpp>
 #include <regard/autograd/backend/cpu/attention_tiles.hpp>
+#include <regard/autograd/backend/cpu/highway_targets.hpp>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE <regard/autograd/backend/cpu/attention_backward.cpp>

@@ -1,7 +1,7 @@
 // Attention forward: FlashAttention's running softmax. Dao et al., "FlashAttention", 2022; Milakov, Gimelshein, "Online
 // normalizer calculation for softmax", 2018.
-#include <regard/autograd/backend/cpu/attention_targets.hpp>
 #include <regard/autograd/backend/cpu/attention_tiles.hpp>
+#include <regard/autograd/backend/cpu/highway_targets.hpp>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE <regard/autograd/backend/cpu/attention_forward.cpp>

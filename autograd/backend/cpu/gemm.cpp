@@ -74,7 +74,8 @@ bool better_transposed(const Problem<T>& problem) {
 // C = beta D
 template <class T>
 void scale(const Problem<T>& problem) {
-  const auto &c = problem.c, &d = problem.d;
+  const auto& c = problem.c;
+  const auto& d = problem.d;
   for (int64_t i = 0; i < problem.m; ++i) {
     for (int64_t j = 0; j < problem.n; ++j) {
       c.data[i * c.row_stride + j * c.column_stride] =
@@ -347,9 +348,11 @@ template <class T>
 void gemm_finished(int64_t m, int64_t n, int64_t k, Matrix<const T> a, Matrix<const T> b, Matrix<const T> addend,
                    Matrix<T> c, const GemmFinish* finish) {
   const int64_t none = 0;
+  c = with_plain_strides(m, n, c);
+  const T beta(addend.data != nullptr);
+  if (beta == 0) addend = {c.data, c.row_stride, c.column_stride};  // not read
   multiply_all<T>(1, nullptr, nullptr, &none,
-                  {{m, n, k, 1, with_plain_strides(m, k, a), with_plain_strides(k, n, b), T(addend.data != nullptr),
-                    addend, with_plain_strides(m, n, c), finish}});
+                  {{m, n, k, 1, with_plain_strides(m, k, a), with_plain_strides(k, n, b), beta, addend, c, finish}});
 }
 
 #define REGARD_GEMM(T)                                                                                                 \

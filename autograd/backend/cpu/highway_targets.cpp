@@ -1,13 +1,14 @@
 // Highway's choice of an instruction set, on x86: what its headers otherwise ask of its library. That library's
 // benchmark part measures the resolution of the clock whenever it is loaded, 3 ms that each program would wait for at
-// its start. Where the build says so (see CMakeLists.txt), Regard is not linked with it.
+// its start. Where the build says so (see CMakeLists.txt), Regard is not linked with it. Weak: a program that has
+// Highway's library in it uses that one's.
 #ifdef REGARD_OWN_HIGHWAY_TARGETS
 
 #include <hwy/targets.h>
 
 namespace hwy {
 
-int64_t SupportedTargets() {
+__attribute__((weak)) int64_t SupportedTargets() {
   static const int64_t targets = [] {
     int64_t found = HWY_STATIC_TARGET | HWY_EMU128 | HWY_SCALAR;
     __builtin_cpu_init();  // and asks whether the system keeps the registers
@@ -24,7 +25,7 @@ int64_t SupportedTargets() {
   return targets;
 }
 
-ChosenTarget& GetChosenTarget() {
+__attribute__((weak)) ChosenTarget& GetChosenTarget() {
   static ChosenTarget chosen;
   return chosen;
 }

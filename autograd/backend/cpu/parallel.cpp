@@ -221,8 +221,8 @@ class Pool {
     }
     regions_started.fetch_add(1, std::memory_order_relaxed);
     slot->job = &job;
+    open_.fetch_add(1);  // first: a worker that has taken the last place lowers it
     slot->state.store(static_cast<uint64_t>(places) * one_place);  // who joins reads the job after this
-    open_.fetch_add(1);
     posts_.fetch_add(1, std::memory_order_relaxed);
     if (wake && sleeping_.load() > 0) {
       const std::lock_guard lock(mutex_);
@@ -305,7 +305,7 @@ class Pool {
     try {
       std::thread([this] { work(); }).detach();
       workers_.fetch_add(1);
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {  // std::system_error, or no memory
       started = false;
     }
 #if defined(__unix__)

@@ -49,7 +49,7 @@ class Memory {
 }  // namespace
 
 void* scratch_bytes(Scratch which, int64_t bytes) {
-  thread_local Memory memories[4];
+  thread_local Memory memories[2];
   return memories[static_cast<int>(which)].at_least(bytes);
 }
 

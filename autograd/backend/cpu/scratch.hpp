@@ -5,8 +5,8 @@
 
 namespace regard::cpu_backend {
 
-/// a and b: one thread's own blocks. shared_a and shared_b: blocks that several threads use.
-enum class Scratch { a, b, shared_a, shared_b };
+/// Blocks of the two operands.
+enum class Scratch { a, b };
 
 /// At least `bytes` bytes on a cache line's boundary; good until this thread asks for the same one again. Their
 /// contents are those of the last use. Throws std::bad_alloc.
