@@ -15,6 +15,8 @@ struct Device {
 };
 
 constexpr Device cpu() { return {}; }
+/// A GPU, by its number: `model.to(cuda())`. What runs there and how: backend/cuda_backend.hpp and cuda.hpp.
+constexpr Device cuda(int index = 0) { return {Device::Kind::cuda, static_cast<int8_t>(index)}; }
 
 /// `cpu`, `cuda:0`
 std::string to_string(Device device);

@@ -8,7 +8,7 @@
 
 namespace regard {
 
-/// The element type of a tensor. f32 and f64 compute; bf16 and f16 are for storage and casts; i64 holds
+/// The element type of a tensor. f32 and f64 compute, on GPUs bf16 and f16 too, which elsewhere only store; i64 holds
 /// indices and counts; boolean holds masks, a byte each.
 enum class DType : uint8_t { f32, f64, bf16, f16, i64, boolean };
 
@@ -149,6 +149,21 @@ decltype(auto) visit_dtype(DType dtype, F&& f) {
       break;
   }
   return f(bool{});
+}
+
+/// The same for floating dtypes; the caller has checked that it is one.
+template <class F>
+decltype(auto) visit_floating(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f64:
+      return f(double{});
+    case DType::bf16:
+      return f(bfloat16{});
+    case DType::f16:
+      return f(float16{});
+    default:
+      return f(float{});
+  }
 }
 
 /// The same for f32 and f64 only; the caller has checked that it is one of them.

@@ -175,6 +175,8 @@ Tensor tril(const Tensor& x, int64_t diagonal = 0);
 Tensor clone(const Tensor& x);
 /// x in another dtype; x itself where it is that already. Integers and booleans have no gradient.
 Tensor to(const Tensor& x, DType dtype);
+/// x on another device; x itself where it is there already. The gradient goes back to where x is.
+Tensor to(const Tensor& x, Device device);
 
 // ---- Indexing (ops/index.cpp). An index outside its range is an IndexError that names it; duplicates add up in
 // the gradient.

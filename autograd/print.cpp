@@ -115,7 +115,9 @@ class Printer {
 
 std::string Tensor::to_string() const {
   if (!defined()) return "Tensor(undefined)";
-  std::string text = numel() == 0 ? "[]" : Printer(*this).body();
+  NoGrad no_grad;
+  const Tensor readable = device() == cpu() ? *this : detach().to(cpu());
+  std::string text = numel() == 0 ? "[]" : Printer(readable).body();
   text += text.find('\n') == std::string::npos ? "  " : "\n";
   text += "Tensor(" + regard::to_string(shape()) + ", " + regard::to_string(dtype());
   if (device() != Device{}) text += ", " + regard::to_string(device());

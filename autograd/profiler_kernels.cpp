@@ -2,6 +2,7 @@
 // was given and how long it took.
 #include <algorithm>
 #include <array>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -60,6 +61,31 @@ struct Describe {
     const uint32_t bit = 1U << tensor++;
     if (of.written & bit) note.writes(x);
     if (!(of.written & bit) || (of.updated & bit)) note.reads(x);
+  }
+  // Lists: bits stand for the tensors of one entry.
+  void operator()(std::span<const Tensor> list) {
+    each(list, [&](const Tensor& x) { (*this)(x); });
+  }
+  void operator()(std::span<const SgdTensors> list) {
+    each(list, [&](const SgdTensors& x) { all(x.p, x.grad, x.velocity); });
+  }
+  void operator()(std::span<const AdamTensors> list) {
+    each(list, [&](const AdamTensors& x) { all(x.p, x.grad, x.exp_avg, x.exp_avg_sq); });
+  }
+  void operator()(std::span<const LionTensors> list) {
+    each(list, [&](const LionTensors& x) { all(x.p, x.grad, x.exp_avg); });
+  }
+  template <class... T>
+  void all(const T&... tensors) {
+    ((*this)(tensors), ...);
+  }
+  template <class Entry, class F>
+  void each(std::span<const Entry> list, const F& f) {
+    const uint32_t first = tensor;
+    for (const Entry& entry : list) {
+      tensor = first;
+      f(entry);
+    }
   }
   template <class Other>
   void operator()(const Other& other) {
@@ -255,7 +281,8 @@ Kernels make_table() {
   note<&Kernels::sgd_step>(t, {"sgd_step", 0b101, 0b101});
   note<&Kernels::adam_step>(t, {"adam_step", 0b1101, 0b1101});
   note<&Kernels::lion_step>(t, {"lion_step", 0b101, 0b101});
-  note<&Kernels::norm_squared>(t, {"norm_squared", 0});
+  note<&Kernels::norm_squared>(t, {"norm_squared"});
+  note<&Kernels::limit_norm>(t, {"limit_norm", 1, 1});
   return t;
 }
 

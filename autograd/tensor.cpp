@@ -64,6 +64,10 @@ void Tensor::check_access(DType wanted) const {
 Scalar Tensor::item_scalar() const {
   check<ShapeError>(numel() == 1, "item", "a tensor of shape ", shape(), " has ", numel(),
                     " elements; item() wants exactly one: index or reduce it first");
+  if (device() != cpu()) {
+    NoGrad no_grad;
+    return detach().to(cpu()).item_scalar();
+  }
   return visit_dtype(dtype(), [&]<class T>(T) -> Scalar {
     T value = *static_cast<const T*>(raw_data());
     if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
@@ -77,7 +81,7 @@ template <class T>
 std::vector<T> Tensor::to_vector() const {
   NoGrad no_grad;
   // A vector of bool has no addressable elements: it is copied one by one.
-  Tensor dense = regard::to(detach(), dtype_of<T>()).contiguous();
+  Tensor dense = regard::to(detach(), dtype_of<T>()).to(cpu()).contiguous();
   const T* data = dense.data<T>();
   return std::vector<T>(data, data + dense.numel());
 }
@@ -99,8 +103,8 @@ Tensor Tensor::set_requires_grad(bool requires_grad) const {
   check<GraphError>(requires_grad || is_leaf(), "set_requires_grad",
                     "a computed tensor cannot stop requiring a gradient: use detach()");
   if (requires_grad)
-    check<DTypeError>(dtype() == DType::f32 || dtype() == DType::f64, "set_requires_grad", "a ", dtype(),
-                      " tensor has no gradient: only f32 and f64 do; convert with to()");
+    check<DTypeError>(computes(dtype(), device()), "set_requires_grad", "a ", dtype(), " tensor on ", device(),
+                      " has no gradient: f32 and f64 ones do, and on a GPU bf16 and f16; convert with to()");
   impl_->requires_grad = requires_grad;
   return *this;
 }
@@ -238,8 +242,8 @@ Tensor operand(const char* op, const Tensor& x, const Tensor& other) {
 }
 
 void check_arithmetic(const char* op, const Tensor& x) {
-  check<DTypeError>(x.dtype() == DType::f32 || x.dtype() == DType::f64 || x.dtype() == DType::i64, op, "a ", x.dtype(),
-                    " tensor has no arithmetic: convert it with to()");
+  check<DTypeError>(computes(x.dtype(), x.device()) || x.dtype() == DType::i64, op, "a ", x.dtype(), " tensor on ",
+                    x.device(), " has no arithmetic: convert it with to()");
 }
 
 void in_place(const char* name, BinaryOp op, const Tensor& x, const Tensor& other) {
@@ -337,9 +341,14 @@ int64_t check_dim(const char* op, const Tensor& x, int64_t dim) { return check_d
 void check_defined(const char* op, const char* argument, const Tensor& x) {
   check<ValueError>(x.defined(), op, "argument '", argument, "' is an undefined tensor: give it a value first");
 }
+bool computes(DType dtype, Device device) {
+  if (dtype == DType::bf16 || dtype == DType::f16) return device.kind == Device::Kind::cuda;
+  return is_floating(dtype);
+}
+
 void check_floating(const char* op, const char* argument, const Tensor& x) {
   check_defined(op, argument, x);
-  check<DTypeError>(x.dtype() == DType::f32 || x.dtype() == DType::f64, op, "argument '", argument, "' is ", x.dtype(),
+  check<DTypeError>(computes(x.dtype(), x.device()), op, "argument '", argument, "' is ", x.dtype(),
                     "; it computes in f32 or f64: convert with to(DType::f32)");
 }
 void check_integer(const char* op, const char* argument, const Tensor& x) {

@@ -6,12 +6,7 @@ namespace regard {
 // ---- Copies and casts
 Tensor Tensor::clone() const { return regard::clone(*this); }
 Tensor Tensor::to(DType dtype) const { return regard::to(*this, dtype); }
-Tensor Tensor::to(Device device) const {
-  check_defined("to", "self", *this);
-  check<DeviceError>(device == this->device(), "to", "no backend for device ", device,
-                     " is built in: build Regard with it, or stay on ", this->device());
-  return *this;
-}
+Tensor Tensor::to(Device device) const { return regard::to(*this, device); }
 Tensor Tensor::contiguous() const { return regard::contiguous(*this); }
 
 // ---- Views

@@ -23,7 +23,7 @@ namespace {
 
 struct EmbedOptions {
   std::string model, format = "json";
-  std::optional<std::string> file, query, picture;
+  std::optional<std::string> file, query, picture, device;
   bool similar = false;
   int64_t top = 3, batch = 32;
   std::optional<int64_t> threads;
@@ -45,6 +45,7 @@ std::optional<EmbedOptions> read_options(int argc, char** argv) {
   line.integer("batch", options.batch, "sentences computed at once", {.at_least = 1, .at_most = 4096});
   line.integer("threads", options.threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
+  line.device(options.device);
   line.section("What it reads and writes");
   line.text("file", options.file, "read sentences from this file, a line each", "standard input", "FILE");
   line.choice("format", options.format, {"json", "tsv"},
@@ -138,7 +139,10 @@ int run(int argc, char** argv) {
     throw UsageError("picture", std::to_string(options.sentences.size()) + " sentences are too many for one; 60 fit");
   if (options.threads) regard::set_num_threads(static_cast<int>(*options.threads));
 
-  const auto encoder = regard::layers::SentenceEncoder::from_folder(options.model);
+  const regard::Device device = device_named(options.device.value_or("cpu"));
+
+  auto encoder = regard::layers::SentenceEncoder::from_folder(options.model);
+  encoder.to(device);
   int64_t truncated = 0;
   const regard::Tensor vectors = encoder.encode(options.sentences, options.batch, &truncated);  // [sentences, width]
   if (truncated > 0)
@@ -159,7 +163,7 @@ int run(int argc, char** argv) {
       write_nearest(sentences, scores, std::min(top, sentences.size() - 1), "  ");
     }
   } else if (!options.picture) {
-    write_vectors(options, vectors);
+    write_vectors(options, vectors.to(regard::cpu()));
   }
   if (options.picture)
     draw_cosines(*options.picture, options.sentences, directions.matmul(directions.t()).to_vector<double>());

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/safetensors.hpp>
@@ -15,6 +16,7 @@
 #include <regard/layers/models/sentence_encoder.hpp>
 #include <regard/layers/onnx/models.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace examples;
@@ -22,6 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+using regard::Device;
 using regard::DType;
 using regard::Tensor;
 using regard::onnx::Graph;
@@ -31,6 +34,7 @@ struct Settings {
   std::string checkpoint;
   std::string output;
   bool sample = false;
+  std::optional<std::string> device;
 };
 
 // A graph, and an input with Regard's output to compare a runtime's with.
@@ -52,60 +56,67 @@ Tensor some_mask(int64_t length) {
   return mask;
 }
 
-std::vector<Export> export_digits(const fs::path& folder) {
-  const regard::layers::VisionTransformer model = read_digits_run(folder);
+std::vector<Export> export_digits(const fs::path& folder, Device device) {
+  regard::layers::VisionTransformer model = read_digits_run(folder);
+  Graph graph = regard::onnx::graph_of(model);
+  model.to(device);
   regard::Generator generator(1);
   const auto& options = model.options;
-  const Tensor images = rand({2, options.channels, options.image_height, options.image_width}, DType::f32, generator);
-  return {{"",
-           regard::onnx::graph_of(model),
-           {{"images", images}},
-           {{"logits", model(images)}, {"features", model.features(images)}}}};
+  const Tensor images =
+      rand({2, options.channels, options.image_height, options.image_width}, DType::f32, generator).to(device);
+  return {
+      {"", std::move(graph), {{"images", images}}, {{"logits", model(images)}, {"features", model.features(images)}}}};
 }
 
-std::vector<Export> export_translation(const fs::path& folder) {
-  const regard::layers::EncoderDecoder model = read_translator(folder).model;
+std::vector<Export> export_translation(const fs::path& folder, Device device) {
+  regard::layers::EncoderDecoder model = read_translator(folder).model;
+  Graph encoder = regard::onnx::encoder_graph_of(model), decoder = regard::onnx::decoder_graph_of(model);
+  model.to(device);
   const int64_t length = std::min<int64_t>(model.options.max_source, 6);
-  const Tensor source = some_ids(model.options.source_vocabulary, length), mask = some_mask(length);
-  const Tensor target = some_ids(model.options.target_vocabulary, std::min<int64_t>(model.options.max_target, 5));
+  const Tensor source = some_ids(model.options.source_vocabulary, length).to(device);
+  const Tensor mask = some_mask(length).to(device);
+  const Tensor target =
+      some_ids(model.options.target_vocabulary, std::min<int64_t>(model.options.max_target, 5)).to(device);
   const Tensor memory = model.encode(source, mask);
-  return {{"-encoder",
-           regard::onnx::encoder_graph_of(model),
-           {{"source_ids", source}, {"source_mask", mask}},
-           {{"memory", memory}}},
+  return {{"-encoder", std::move(encoder), {{"source_ids", source}, {"source_mask", mask}}, {{"memory", memory}}},
           {"-decoder",
-           regard::onnx::decoder_graph_of(model),
+           std::move(decoder),
            {{"target_ids", target}, {"memory", memory}, {"source_mask", mask}},
            {{"logits", model.decode(target, memory, mask)}}}};
 }
 
-std::vector<Export> export_sentences(const fs::path& folder) {
-  const auto encoder = regard::layers::SentenceEncoder::from_folder(folder);
+std::vector<Export> export_sentences(const fs::path& folder, Device device) {
+  auto encoder = regard::layers::SentenceEncoder::from_folder(folder);
+  Graph graph = regard::onnx::graph_of(encoder);
+  encoder.to(device);
   const int64_t length = std::min<int64_t>(encoder.options.longest, 7);
-  const Tensor ids = some_ids(encoder.bert.options.vocabulary, length), mask = some_mask(length);
-  const Tensor types = regard::zeros({2, length}, DType::i64);
+  const Tensor ids = some_ids(encoder.bert.options.vocabulary, length).to(device), mask = some_mask(length).to(device);
+  const Tensor types = regard::zeros({2, length}, {DType::i64, device});
   return {{"",
-           regard::onnx::graph_of(encoder),
+           std::move(graph),
            {{"input_ids", ids}, {"attention_mask", mask}, {"token_type_ids", types}},
            {{"sentence_embedding", encoder(ids, mask, types)}}}};
 }
 
-std::vector<Export> export_language_model(const fs::path& folder) {
-  const regard::layers::GPT model = load_language_model(folder).model;
-  const Tensor ids = some_ids(model.options.vocabulary, std::min<int64_t>(model.options.context, 9));
-  return {{"", regard::onnx::graph_of(model), {{"input_ids", ids}}, {{"logits", model(ids)}}}};
+std::vector<Export> export_language_model(const fs::path& folder, Device device) {
+  regard::layers::GPT model = load_language_model(folder).model;
+  Graph graph = regard::onnx::graph_of(model);
+  model.to(device);
+  const Tensor ids = some_ids(model.options.vocabulary, std::min<int64_t>(model.options.context, 9)).to(device);
+  return {{"", std::move(graph), {{"input_ids", ids}}, {{"logits", model(ids)}}}};
 }
 
-std::vector<Export> export_model(const fs::path& folder) {
+std::vector<Export> export_model(const fs::path& folder, Device device) {
   const fs::path file = folder / "config.json";
   std::error_code error;
   if (!fs::is_directory(folder, error)) throw UsageError("checkpoint", folder.string() + " is no folder");
-  if (!fs::exists(file, error)) return export_language_model(folder);  // a checkpoint of its run, or an error that says
+  if (!fs::exists(file, error))
+    return export_language_model(folder, device);  // a checkpoint of its run, or an error that says
   const nlohmann::ordered_json config = read_json_file(file.string());
-  if (config.value("program", "") == "train_digits") return export_digits(folder);
-  if (config.contains("source_vocabulary")) return export_translation(folder);
-  if (config.value("model_type", "") == "bert") return export_sentences(folder);
-  return export_language_model(folder);
+  if (config.value("program", "") == "train_digits") return export_digits(folder, device);
+  if (config.contains("source_vocabulary")) return export_translation(folder, device);
+  if (config.value("model_type", "") == "bert") return export_sentences(folder, device);
+  return export_language_model(folder, device);
 }
 
 void save(const Settings& settings, const Export& part) {
@@ -140,13 +151,15 @@ int run(int argc, char** argv) {
   line.flag("sample", settings.sample,
             "write FILE.safetensors, too: an input (input.NAME) and the output that Regard gives for it (output.NAME), "
             "to check a runtime with");
+  line.device(settings.device);
   if (!line.parse(argc, argv)) return 0;
   if (settings.checkpoint.empty()) throw UsageError("checkpoint", "is needed: the folder of a model");
   if (settings.output.empty()) throw UsageError("output", "is needed: the file to write");
   if (settings.sample && fs::path(settings.output).extension() == ".safetensors")
     throw UsageError("output", "ends in .safetensors, where the sample is to be; .onnx is usual");
   const regard::NoGrad no_grad;
-  for (const Export& part : export_model(settings.checkpoint)) save(settings, part);
+  const Device device = device_named(settings.device.value_or("cpu"));
+  for (const Export& part : export_model(settings.checkpoint, device)) save(settings, part);
   return 0;
 }
 

@@ -60,10 +60,11 @@ SentenceEncoder encoder_of(const ClassifierOptions& options, const std::vector<L
   return encoder;
 }
 
-int classify(const ClassifierOptions& options) {
+int classify(const ClassifierOptions& options, regard::Device device) {
   std::filesystem::path folder = options.checkpoint;
   if (std::filesystem::is_directory(folder / "model")) folder /= "model";
-  const TextClassifier model = TextClassifier::load(folder);
+  TextClassifier model = TextClassifier::load(folder);
+  model.to(device);
   const std::vector<std::string> lines = read_lines(*options.classify);
   if (lines.empty()) throw UsageError("classify", *options.classify + " holds no line");
   std::vector<LabelledLine> unlabelled;
@@ -103,10 +104,11 @@ int run(int argc, char** argv) {
   const std::optional<ClassifierOptions> given = read_classifier_options(argc, argv);
   if (!given) return 0;
   ClassifierOptions options = *given;
+  const regard::Device device = device_named(options.device);
   regard::set_num_threads(static_cast<int>(options.threads));
   use_precision(options.precision);
   regard::manual_seed(static_cast<uint64_t>(options.seed));
-  if (options.classify) return classify(options);
+  if (options.classify) return classify(options, device);
 
   if (options.resume) check_data_is_there(options.data, *options.resume);
   LabelledLines data = read_labelled_lines(options.data);
@@ -121,6 +123,7 @@ int run(int argc, char** argv) {
                      ": no line is left to validate with: each class has one line only, without its repetitions");
 
   TextClassifier model(encoder_of(options, data.lines), data.labels, options.dropout);
+  model.to(device);  // made on the CPU, so that a seed means the same weights everywhere
   if (!options.from_nothing()) {
     const std::filesystem::path weights = std::filesystem::path(options.model) / "model.safetensors";
     check_same(options, weights.string(), weights, options.model_fingerprint);
@@ -155,7 +158,7 @@ int run(int argc, char** argv) {
             << (options.train == "head" ? " learns\n" : " learn\n") << "training  " << options.steps << " steps of "
             << options.batch << " texts, learning rate " << nlohmann::json(options.lr).dump() << ", seed "
             << options.seed << "\n";
-  introduce_results(std::cout, folder, 0);
+  introduce_results(std::cout, folder, 0, device);
   std::cout << std::endl;
 
   std::optional<StopSignals> stop(std::in_place);

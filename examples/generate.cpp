@@ -20,7 +20,7 @@ namespace {
 
 struct GenerateSettings {
   std::string checkpoint;
-  std::optional<std::string> prompt, ids;
+  std::optional<std::string> prompt, ids, device;
   bool latest = false, no_cache = false, timing = false;
   int64_t length = 500, top_k = 0, seed = 1;
   double temperature = 0.8, top_p = 1;
@@ -53,6 +53,7 @@ bool read_settings(int argc, char** argv, GenerateSettings& settings) {
   line.section("Computing");
   line.integer("threads", settings.threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
+  line.device(settings.device);
   line.flag("no-cache", settings.no_cache, "read the whole window again for each token: slower, to compare with");
   line.flag("timing", settings.timing, "at the end say on standard error how fast it was");
   if (!line.parse(argc, argv)) return false;
@@ -108,7 +109,8 @@ int write_text(int argc, char** argv) {
   GenerateSettings settings;
   if (!read_settings(argc, argv, settings)) return 0;
   if (settings.threads) regard::set_num_threads(static_cast<int>(*settings.threads));
-  const LanguageModel loaded = load_language_model(settings.checkpoint, settings.latest);
+  const regard::Device device = device_named(settings.device.value_or("cpu"));
+  LanguageModel loaded = load_language_model(settings.checkpoint, settings.latest);
   const auto* tokenizer = loaded.tokenizer.get();
   if (!settings.ids && tokenizer == nullptr)
     throw UsageError("prompt",
@@ -141,6 +143,7 @@ int write_text(int argc, char** argv) {
     if (settings.prompt) show(*settings.prompt);
     options.on_token = [&](int64_t token) { return token == loaded.stop_token || show(decoder->add(token)); };
   }
+  loaded.model.to(device);
   const auto begin = std::chrono::steady_clock::now();
   const auto written = generate(loaded.model, prompt, options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

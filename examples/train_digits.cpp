@@ -40,6 +40,7 @@ int run(int argc, char** argv) {
   const std::optional<DigitsOptions> given = read_digits_options(argc, argv);
   if (!given) return 0;
   const DigitsOptions& options = *given;
+  const regard::Device device = device_named(options.device);
   regard::set_num_threads(static_cast<int>(options.threads));
   use_precision(options.precision);
   regard::manual_seed(static_cast<uint64_t>(options.seed));
@@ -50,7 +51,7 @@ int run(int argc, char** argv) {
   const PictureSplit split =
       split_pictures(pictures, options.held_out, options.test == "last" ? TestPictures::last : TestPictures::spread);
   regard::layers::VisionTransformer model(vision_options(options, pictures.side, pictures.classes()));
-
+  model.to(device);  // made on the CPU, so that a seed means the same weights everywhere
   PictureTraining training(model, split, options);
 
   const RunFolder folder =
@@ -80,7 +81,7 @@ int run(int argc, char** argv) {
             << " parameters\n"
             << "training  " << options.steps << " steps of " << options.batch << " pictures, learning rate "
             << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
-  introduce_results(std::cout, folder, training.step());
+  introduce_results(std::cout, folder, training.step(), device);
   std::cout << std::endl;
 
   std::optional<StopSignals> stop(std::in_place);

@@ -102,7 +102,7 @@ void introduce(const LanguageOptions& options, const Run& run, int64_t step) {
             << "training  " << grouped(options.steps) << " steps of "
             << grouped(std::min(options.batch, sequences) * options.grad_accumulation * options.context)
             << " tokens, learning rate " << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
-  introduce_results(std::cout, run.folder, step);
+  introduce_results(std::cout, run.folder, step, run.model.device());
   if (options.steps > options.decay_steps)
     std::cout << "          from step " << options.decay_steps << " on the learning rate stays at "
               << nlohmann::json(options.min_lr).dump() << "; --decay-steps stretches its course\n";
@@ -121,11 +121,13 @@ int train(int argc, char** argv) {
   std::optional<LanguageOptions> given = read_language_options(argc, argv);
   if (!given) return 0;
   LanguageOptions& options = *given;
+  const regard::Device device = device_named(options.device);
   regard::set_num_threads(static_cast<int>(options.threads));
   use_precision(options.precision);
   regard::manual_seed(static_cast<uint64_t>(options.seed));
 
   Run run = options.resume ? resumed(options) : begun(options);
+  run.model.to(device);  // made on the CPU, so that a seed means the same weights everywhere
   LanguageTraining training(run.model, options, run.text, *run.tokenizer, run.folder.path);
   if (options.resume) training.resume();
   if (!options.gpt2) check_more_steps(options.steps, training.step(), run.folder.path);
@@ -142,7 +144,8 @@ int train(int argc, char** argv) {
     return report_stop("train_language_model", *stop, training.step(), run.folder.path);
   stop.reset();  // what is left can be ended at any moment
   const auto best = training.checkpoints().best();
-  const LanguageModel loaded = load_language_model(run.folder.path);
+  LanguageModel loaded = load_language_model(run.folder.path);
+  loaded.model.to(device);
   const LanguageScore score = examples::score(loaded.model, run.text.validation, *run.tokenizer, options.context,
                                               32 * options.validation_tokens);
   if (options.gpt2) {

@@ -80,7 +80,7 @@ void introduce(const SequenceOptions& options, const SequenceModel& model, const
             << " heads, " << grouped(model.parameter_count()) << " parameters\n"
             << "training  " << options.steps << " steps of " << options.batch << " sequences, learning rate "
             << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
-  introduce_results(std::cout, folder, step);
+  introduce_results(std::cout, folder, step, model.device());
   std::cout << std::endl;
 }
 
@@ -88,6 +88,7 @@ int run(int argc, char** argv) {
   const std::optional<SequenceOptions> given = read_sequence_options(argc, argv);
   if (!given) return 0;
   const SequenceOptions& options = *given;
+  const regard::Device device = device_named(options.device);
   regard::set_num_threads(static_cast<int>(options.threads));
   use_precision(options.precision);
   regard::manual_seed(static_cast<uint64_t>(options.seed));
@@ -105,6 +106,7 @@ int run(int argc, char** argv) {
                        .heads = options.heads,
                        .layers = options.layers,
                        .dropout = options.dropout});
+  model.to(device);  // made on the CPU, so that a seed means the same weights everywhere
   SequenceTraining training(model, *task, options);
 
   const RunFolder folder =

@@ -113,6 +113,7 @@ int run(int argc, char** argv) {
   const std::optional<TranslationOptions> given = read_translation_options(argc, argv);
   if (!given) return 0;
   const TranslationOptions& options = *given;
+  const regard::Device device = device_named(options.device);
   regard::set_num_threads(static_cast<int>(options.threads));
   use_precision(options.precision);
   regard::manual_seed(static_cast<uint64_t>(options.seed));
@@ -121,6 +122,7 @@ int run(int argc, char** argv) {
   const std::unique_ptr<TranslationTask> task = make_task(options);
   const std::vector<TranslationQuestion> questions = task->held_out(options.examples);
   regard::layers::EncoderDecoder model = make_translation_model(options, *task);
+  model.to(device);  // made on the CPU, so that a seed means the same weights everywhere
   TranslationTraining training(model, *task, options);
   const nlohmann::ordered_json config = make_config(options, *task, model);
 
@@ -141,7 +143,7 @@ int run(int argc, char** argv) {
             << options.heads << " heads, " << model.parameter_count() << " parameters\n"
             << "training  " << options.steps << " steps of " << options.batch << " pairs, learning rate "
             << nlohmann::json(options.lr).dump() << ", seed " << options.seed << "\n";
-  introduce_results(std::cout, folder, training.step());
+  introduce_results(std::cout, folder, training.step(), device);
   std::cout << std::endl;
 
   std::optional<StopSignals> stop(std::in_place);

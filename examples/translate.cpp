@@ -18,6 +18,7 @@ struct TranslateOptions {
   int64_t beam = 4, n_best = 1;
   double length_penalty = 0;
   std::optional<int64_t> threads;
+  std::optional<std::string> device;
   std::vector<std::string> texts;
 };
 
@@ -41,6 +42,7 @@ std::optional<TranslateOptions> read_options(int argc, char** argv) {
             {.at_least = 0.0, .at_most = 100.0});
   line.integer("threads", options.threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
+  line.device(options.device);
   if (!line.parse(argc, argv)) return std::nullopt;
   if (!checkpoint) throw UsageError("checkpoint", "must be given: the folder of a training's results");
   options.checkpoint = *checkpoint;
@@ -81,7 +83,9 @@ int run(int argc, char** argv) {
   if (!given) return 0;
   const TranslateOptions& options = *given;
   if (options.threads) regard::set_num_threads(static_cast<int>(*options.threads));
-  const Translator translator = read_translator(options.checkpoint);
+  const regard::Device device = device_named(options.device.value_or("cpu"));
+  Translator translator = read_translator(options.checkpoint);
+  translator.model.to(device);
   const auto search = search_options(translator.model, options.beam, options.length_penalty, options.n_best);
 
   if (!options.texts.empty()) {  // all at once, and nothing is said where one cannot be read

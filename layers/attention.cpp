@@ -96,13 +96,13 @@ std::array<Tensor, 3> MultiHeadAttention::project(const Tensor& x, const Tensor&
   return {std::move(q), split_heads(key(keys), key_value_heads), split_heads(value(values), key_value_heads)};
 }
 
-AttentionOptions MultiHeadAttention::options(const AttentionMasks& masks) const {
+AttentionOptions MultiHeadAttention::options(const Tensor& q, const AttentionMasks& masks) const {
   AttentionOptions options;
   options.mask = masks.mask;
   options.key_mask = masks.key_mask;
   options.causal = masks.causal;
   options.dropout = is_training() ? dropout : 0;
-  options.alibi = alibi;
+  if (alibi.defined()) options.alibi = alibi.to(q.device());
   return options;
 }
 
@@ -131,9 +131,9 @@ std::pair<Tensor, Tensor> MultiHeadAttention::attend(const Tensor& q_in, const T
   }
   Tensor context, weights;
   if (with_weights)
-    std::tie(context, weights) = scaled_dot_product_attention_with_weights(q, k, v, options(masks));
+    std::tie(context, weights) = scaled_dot_product_attention_with_weights(q, k, v, options(q, masks));
   else
-    context = scaled_dot_product_attention(q, k, v, options(masks));
+    context = scaled_dot_product_attention(q, k, v, options(q, masks));
   return {output(merge_heads(context, batched)), weights.defined() && !batched ? weights.squeeze(0) : weights};
 }
 
@@ -156,7 +156,7 @@ Tensor MultiHeadAttention::operator()(const Tensor& x, KeyValueCache& cache, con
     k = rotary_positions(k, cache.length, *rotary);
   }
   auto [keys, values] = cache.write(k, v);  // [N, Hkv, S, D]
-  AttentionOptions with = options(masks);
+  AttentionOptions with = options(q, masks);
   with.causal = true;
   Tensor y = output(merge_heads(scaled_dot_product_attention(q, keys, values, with), batched));
   cache.length = keys.size(2);  // last: what failed was not read
@@ -189,10 +189,14 @@ Tensor MultiHeadAttention::attend_cached(const Tensor& x, KeyValueCache& cache, 
                     from.key.size(0), ": reorder() picks its rows, clear() starts anew");
   Tensor q = split_heads(query(x), num_heads);
   Tensor context = scaled_dot_product_attention(q, from.key.narrow(2, 0, from.length),
-                                                from.value.narrow(2, 0, from.length), options(masks));
+                                                from.value.narrow(2, 0, from.length), options(q, masks));
   Tensor y = output(merge_heads(context, batched));
   if (filled.key.defined()) cache = std::move(filled);
   return y;
+}
+
+void MultiHeadAttention::moved_to(Device device) {
+  if (alibi.defined()) alibi = alibi.to(device);
 }
 
 void MultiHeadAttention::members(Members& m) {

@@ -71,13 +71,16 @@ struct MultiHeadAttention : Layer {
   void members(Members& m) override;
   std::string describe() const override;
 
+ protected:
+  void moved_to(Device device) override;
+
  private:
   std::pair<Tensor, Tensor> attend(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const AttentionMasks& masks, bool with_weights) const;
   std::array<Tensor, 3> project(const Tensor& x, const Tensor& keys, const Tensor& values) const;
   Tensor split_heads(const Tensor& projected, int64_t heads) const;
   Tensor merge_heads(const Tensor& context, bool batched) const;
-  AttentionOptions options(const AttentionMasks& masks) const;
+  AttentionOptions options(const Tensor& query, const AttentionMasks& masks) const;
 };
 
 }  // namespace regard::layers

@@ -68,7 +68,7 @@ void trunc_normal_(const Tensor& x, double mean, double std, double low, double 
     double p = std::clamp(from + (to - from) * data[i], 1e-300, 1 - 1e-16);
     data[i] = std::clamp(mean + sign * std * normal_quantile(p), low, high);
   }
-  x.copy_(draws);
+  x.copy_(draws.to(x.device()));
 }
 
 void xavier_uniform_(const Tensor& weight, double gain, Generator& generator) {

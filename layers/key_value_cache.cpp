@@ -56,9 +56,11 @@ std::pair<Tensor, Tensor> KeyValueCache::write(const Tensor& keys, const Tensor&
                     values.shape(), ": expected both [N, key_value_heads, length, width]");
   check<GraphError>(!keys.requires_grad() && !values.requires_grad(), name,
                     "no gradient goes through a cache: use it under `NoGrad no_grad;`");
-  const bool fits = key.defined() && key.dtype() == keys.dtype() && key.size(0) == keys.size(0) &&
-                    key.size(1) == keys.size(1) && key.size(3) == keys.size(3);
+  const bool fits = key.defined() && key.dtype() == keys.dtype() && key.device() == keys.device() &&
+                    key.size(0) == keys.size(0) && key.size(1) == keys.size(1) && key.size(3) == keys.size(3);
   if (length > 0 && !fits) {
+    check<DeviceError>(key.device() == keys.device(), name, "it is on ", key.device(), " and is given keys on ",
+                       keys.device(), ": clear() it when a model moves");
     check<DTypeError>(key.dtype() == keys.dtype(), name, "it holds ", key.dtype(), " and is given ", keys.dtype(),
                       ": clear() it when a model changes its dtype");
     const Shape held{key.size(0), key.size(1), length, key.size(3)};
@@ -94,12 +96,15 @@ void KeyValueCache::reorder(const Tensor& rows) {
                     ": expected [N'] with at least one");
   if (!key.defined()) return;
   NoGrad no_grad;
-  const std::vector<int64_t> from = rows.to_vector<int64_t>();
-  bool same = rows.numel() == key.size(0);
-  for (size_t i = 0; same && i < from.size(); ++i) same = from[i] == static_cast<int64_t>(i);
-  if (same) return;
+  if (rows.device() == cpu()) {  // elsewhere, looking would take longer than copying
+    const std::vector<int64_t> from = rows.to_vector<int64_t>();
+    bool same = rows.numel() == key.size(0);
+    for (size_t i = 0; same && i < from.size(); ++i) same = from[i] == static_cast<int64_t>(i);
+    if (same) return;
+  }
+  const Tensor index = rows.to(key.device());
   const auto picked = [&](const Tensor& x) {
-    Tensor y = index_select(x.narrow(2, 0, length), 0, rows);
+    Tensor y = index_select(x.narrow(2, 0, length), 0, index);
     return length == x.size(2) ? y : with_room(y, y, length, x.size(2));
   };
   Tensor picked_key = picked(key);

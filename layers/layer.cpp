@@ -5,9 +5,12 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <ostream>
 #include <set>
 #include <typeinfo>
+
+#include <regard/autograd/backend/cuda_backend.hpp>
 
 namespace regard::layers {
 
@@ -155,8 +158,25 @@ void Layer::to(DType dtype) {
 }
 
 void Layer::to(Device device) {
-  check<DeviceError>(device == Device{}, "to", "no backend for device ", device,
-                     " is built in: build Regard with it, or stay on the CPU");
+  if (device.kind == Device::Kind::cuda) need_cuda("to", device);  // before anything is moved
+  each_parameter(*this, [&](const std::string&, Parameter& parameter) { parameter.move_to(device); });
+  each_buffer(*this, [&](const std::string&, Buffer& buffer) { buffer.move_to(device); });
+  Walk walk;
+  walk.on_layer = [&](const std::string&, Layer& layer) { layer.moved_to(device); };
+  walk.run(*this);
+}
+
+Device Layer::device() const {
+  std::optional<Device> found;
+  const auto note = [&](const std::string&, const OwnedTensor& tensor) {
+    if (!found) found = tensor.device();
+  };
+  Walk walk;
+  walk.names = false;
+  walk.on_parameter = note;
+  walk.on_buffer = note;
+  walk.run(*this);
+  return found.value_or(cpu());
 }
 
 void Layer::train(bool training) {
@@ -220,7 +240,7 @@ LoadReport Layer::load_state_dict(const StateDict& state, LoadOptions options) {
     fail<ValueError>("load_state_dict", text, "; nothing was loaded (pass {.strict = false} to load what fits)");
   }
   NoGrad no_grad;
-  for (auto& [to, from] : copies) to.copy_(from.detach());
+  for (auto& [to, from] : copies) to.copy_(from.detach().to(to.device()));
   return report;
 }
 

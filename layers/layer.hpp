@@ -114,7 +114,11 @@ struct Layer {
 
   /// Casts every floating parameter and buffer to f32 or f64, behind all handles; gradients are dropped.
   void to(DType dtype);
+  /// Moves every parameter and buffer, `model.to(cuda())`, behind all handles; gradients are dropped. An optimizer that
+  /// has stepped keeps its state where it was, and says so at its next step: move the model first.
   void to(Device device);
+  /// Where its first parameter or buffer is; the CPU for a layer without any.
+  Device device() const;
   /// Leaves every gradient undefined.
   void zero_grad() const;
   /// Whether the parameters are trained: false freezes them.
@@ -126,6 +130,10 @@ struct Layer {
   const std::string& path() const { return path_; }
   /// Expires when the layer is destroyed or moved from: for who keeps a pointer to it.
   std::weak_ptr<const void> presence() const;
+
+ protected:
+  /// Called by to(Device), of this layer or one around it: for a layer that keeps tensors which are no members.
+  virtual void moved_to(Device) {}
 
  private:
   friend class Members;

@@ -45,6 +45,7 @@ std::string list_paths(const Linears& linears) {
 LoraAdapter adapter_for(const Linear& linear, int64_t rank, double alpha, double dropout) {
   LoraAdapter adapter(linear.weight.size(1), linear.weight.size(0), rank, alpha, dropout);
   adapter.to(linear.weight.dtype());
+  adapter.to(linear.weight.device());
   adapter.train(linear.is_training());
   return adapter;
 }
@@ -177,7 +178,7 @@ void load_lora(Layer& model, const StateDict& state) {
   for (const auto& [path, linear] : adapted(model))
     for (auto& [name, tensor] : linear->lora->state_dict()) {
       const Tensor& given = state.at(full_name(path, name.c_str()));
-      tensor.copy_(given.shape() == tensor.shape() ? given.detach() : given.detach().reshape(tensor.shape()));
+      tensor.copy_(given.detach().reshape(tensor.shape()).to(tensor.device()));
     }
 }
 

@@ -21,7 +21,9 @@ LoraAdapter::LoraAdapter(int64_t in, int64_t out, int64_t rank, double strength,
 
 Tensor LoraAdapter::operator()(const Tensor& x) const {
   LayerScope scope(*this);
-  return linear(linear(drop(x), a) * scale(), b);  // [..., rank], then [..., out]
+  const Tensor low = linear(drop(x), a);  // [..., rank]
+  if (alpha.device() == cpu()) return linear(low * scale(), b);
+  return linear(low * (alpha.tensor() / rank()), b);  // [..., out], without waiting for the number
 }
 
 Tensor LoraAdapter::weight_change() const {

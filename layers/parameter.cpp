@@ -24,21 +24,30 @@ void OwnedTensor::write(const char* what, const Tensor& value) {
   check_defined(what, "value", value);
   check<ShapeError>(value.shape() == shape(), what, "a value of shape ", value.shape(), " for one of shape ", shape());
   NoGrad no_grad;
-  tensor_.copy_(value);
+  tensor_.copy_(value.to(device()));
+}
+
+void OwnedTensor::replace(const Tensor& elements) {
+  TensorImpl& impl = *tensor_.impl();
+  // A graph that saved the tensor must see that it changed.
+  while (elements.version() <= tensor_.version()) elements.impl()->storage->bump_version();
+  impl.storage = elements.impl()->storage;
+  impl.dtype = elements.dtype();
+  impl.strides = elements.strides();
+  impl.offset = elements.storage_offset();
+  tensor_.zero_grad();
 }
 
 void OwnedTensor::cast(DType dtype) {
   if (!defined() || this->dtype() == dtype || !is_floating(this->dtype())) return;
   NoGrad no_grad;
-  Tensor converted = tensor_.detach().to(dtype).contiguous();
-  TensorImpl& impl = *tensor_.impl();
-  // A graph that saved the tensor must see that it changed.
-  while (converted.version() <= tensor_.version()) converted.impl()->storage->bump_version();
-  impl.storage = converted.impl()->storage;
-  impl.dtype = dtype;
-  impl.strides = converted.strides();
-  impl.offset = 0;
-  tensor_.zero_grad();
+  replace(tensor_.detach().to(dtype).contiguous());
+}
+
+void OwnedTensor::move_to(Device device) {
+  if (!defined() || this->device() == device) return;
+  NoGrad no_grad;
+  replace(tensor_.detach().to(device));
 }
 
 namespace {
@@ -89,7 +98,7 @@ Buffer Buffer::computed(const Tensor& values) {
 
 void Buffer::cast(DType dtype) {
   const bool exact = dtype == DType::f64 && this->dtype() == DType::f32 && exact_.defined() &&
-                     equal(tensor_, exact_.to(DType::f32));  // nothing else was loaded
+                     equal(tensor_.to(cpu()), exact_.to(DType::f32));  // nothing else was loaded
   OwnedTensor::cast(dtype);
   if (exact) write("Buffer", exact_);
 }

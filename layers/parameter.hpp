@@ -40,6 +40,7 @@ class OwnedTensor {
   Tensor expand(const Shape& shape) const { return tensor_.expand(shape); }
   Tensor unsqueeze(int64_t dim) const { return tensor_.unsqueeze(dim); }
   Tensor to(DType dtype) const { return tensor_.to(dtype); }
+  Tensor to(Device device) const { return tensor_.to(device); }
   Tensor abs() const { return tensor_.abs(); }
   Tensor sum() const { return tensor_.sum(); }
   Tensor sum(Dims dims, Flag keepdim = false) const { return tensor_.sum(dims, keepdim); }
@@ -66,6 +67,8 @@ class OwnedTensor {
 
   /// Casts in place: every handle on the tensor, an optimizer's too, sees the new elements. The gradient is dropped.
   void cast(DType dtype);
+  /// Moves in place, likewise.
+  void move_to(Device device);
 
  protected:
   OwnedTensor() = default;
@@ -76,6 +79,8 @@ class OwnedTensor {
   /// A value of its own: a copy of the elements of `value`.
   static Tensor own(const char* what, const Tensor& value);
   void write(const char* what, const Tensor& value);
+  /// Puts other elements behind every handle.
+  void replace(const Tensor& elements);
 
   Tensor tensor_;
 };

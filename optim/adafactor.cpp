@@ -13,9 +13,9 @@ namespace {
 
 double root_mean_square(const Tensor& x) {
   if (x.numel() == 0) return 0;
-  double squares = 0;
-  kernels(x).norm_squared(x.contiguous(), &squares);
-  return std::sqrt(squares / static_cast<double>(x.numel()));
+  const Tensor squares = empty({}, TensorOptions(DType::f64, x.device())), dense = x.contiguous();
+  kernels(x).norm_squared(squares, {&dense, 1});
+  return std::sqrt(squares.item<double>() / static_cast<double>(x.numel()));
 }
 
 // x moves to y by this share of the way.
@@ -48,7 +48,12 @@ std::optional<Shape> Adafactor::slot_shape(size_t, const Tensor& parameter, size
   return shape;
 }
 
-void Adafactor::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
+void Adafactor::update(size_t group, std::span<const Update> list) {
+  for (const Update& one : list) update_one(group, one);
+}
+
+void Adafactor::update_one(size_t group, const Update& one) const {
+  const auto& [parameter, grad, state] = one;
   const AdafactorOptions& o = options_[group];
   for (size_t slot = 0; slot < state.slots.size(); ++slot)
     if (std::optional<Shape> shape = slot_shape(group, parameter, slot); shape && !state.slots[slot].defined())

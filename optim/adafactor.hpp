@@ -28,11 +28,13 @@ class Adafactor : public Optimizer {
   explicit Adafactor(const std::vector<ParameterGroup<AdafactorOptions>>& groups);
 
  protected:
-  void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) override;
+  void update(size_t group, std::span<const Update> list) override;
   /// row_var [..., n, 1] and col_var [..., 1, m] of a matrix [..., n, m], variance of a vector or number.
   std::optional<Shape> slot_shape(size_t group, const Tensor& parameter, size_t slot) const override;
 
  private:
+  void update_one(size_t group, const Update& one) const;
+
   std::vector<AdafactorOptions> options_;
 };
 

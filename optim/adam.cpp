@@ -14,21 +14,26 @@ void check_options(const char* name, const Options& o) {
 }
 
 template <class Options>
-void adam_update(const Options& o, bool decoupled, double lr, const Tensor& parameter, const Tensor& grad,
-                 Tensor& exp_avg, Tensor& exp_avg_sq, int64_t step) {
-  for (Tensor* slot : {&exp_avg, &exp_avg_sq})
-    if (!slot->defined()) *slot = zeros_like(parameter);
-  AdamStep options{lr, o.betas[0], o.betas[1], o.eps, o.weight_decay, decoupled, step};
-  kernels(parameter).adam_step(parameter, grad, exp_avg, exp_avg_sq, options);
+void adam_update(const Options& o, bool decoupled, double lr, std::span<const Optimizer::Update> list,
+                 size_t first_slot) {
+  std::vector<AdamTensors> tensors;
+  tensors.reserve(list.size());
+  for (const auto& [parameter, grad, state] : list) {
+    Tensor &exp_avg = state.slots[first_slot], &exp_avg_sq = state.slots[first_slot + 1];
+    for (Tensor* slot : {&exp_avg, &exp_avg_sq})
+      if (!slot->defined()) *slot = zeros_like(parameter);
+    tensors.push_back({parameter, grad, exp_avg, exp_avg_sq});
+  }
+  const int64_t step = list[0].state.step;
+  kernels(list[0].parameter).adam_step(tensors, {lr, o.betas[0], o.betas[1], o.eps, o.weight_decay, decoupled, step});
 }
 
 }  // namespace
 
 namespace adam_detail {
 void check_options(const char* name, const AdamWOptions& options) { optim::check_options(name, options); }
-void adamw_update(const AdamWOptions& options, double lr, const Tensor& parameter, const Tensor& grad, Tensor& exp_avg,
-                  Tensor& exp_avg_sq, int64_t step) {
-  adam_update(options, true, lr, parameter, grad, exp_avg, exp_avg_sq, step);
+void adamw_update(const AdamWOptions& options, double lr, std::span<const Optimizer::Update> list, size_t first_slot) {
+  adam_update(options, true, lr, list, first_slot);
 }
 }  // namespace adam_detail
 
@@ -42,8 +47,8 @@ Adam::Adam(const std::vector<ParameterGroup<AdamOptions>>& groups) : Optimizer("
 }
 Adam::Adam(const Tensors& parameters, const AdamOptions& options)
     : Adam(std::vector<ParameterGroup<AdamOptions>>{{parameters, options}}) {}
-void Adam::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
-  adam_update(options_[group], false, lr(group), parameter, grad, state.slots[0], state.slots[1], state.step);
+void Adam::update(size_t group, std::span<const Update> list) {
+  adam_update(options_[group], false, lr(group), list, 0);
 }
 
 AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups) : Optimizer("AdamW", {"exp_avg", "exp_avg_sq"}) {
@@ -56,8 +61,8 @@ AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups) : Optimize
 }
 AdamW::AdamW(const Tensors& parameters, const AdamWOptions& options)
     : AdamW(std::vector<ParameterGroup<AdamWOptions>>{{parameters, options}}) {}
-void AdamW::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
-  adam_update(options_[group], true, lr(group), parameter, grad, state.slots[0], state.slots[1], state.step);
+void AdamW::update(size_t group, std::span<const Update> list) {
+  adam_update(options_[group], true, lr(group), list, 0);
 }
 
 }  // namespace regard::optim

@@ -24,7 +24,7 @@ class Adam : public Optimizer {
   explicit Adam(const std::vector<ParameterGroup<AdamOptions>>& groups);
 
  protected:
-  void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) override;
+  void update(size_t group, std::span<const Update> list) override;
 
  private:
   std::vector<AdamOptions> options_;
@@ -46,7 +46,7 @@ class AdamW : public Optimizer {
   explicit AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups);
 
  protected:
-  void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) override;
+  void update(size_t group, std::span<const Update> list) override;
 
  private:
   std::vector<AdamWOptions> options_;
@@ -54,8 +54,8 @@ class AdamW : public Optimizer {
 
 namespace adam_detail {  // for optimizers that use AdamW for part of their parameters
 void check_options(const char* name, const AdamWOptions& options);
-void adamw_update(const AdamWOptions& options, double lr, const Tensor& parameter, const Tensor& grad, Tensor& exp_avg,
-                  Tensor& exp_avg_sq, int64_t step);
+/// The moments are slots `first_slot` and the next.
+void adamw_update(const AdamWOptions& options, double lr, std::span<const Optimizer::Update> list, size_t first_slot);
 }  // namespace adam_detail
 
 }  // namespace regard::optim

@@ -17,7 +17,10 @@ struct ClipOptions {
 /// max_norm, and returns the norm before. A norm that is not finite is returned and leaves the gradients as they
 /// are. A parameter listed twice counts once; undefined gradients count for nothing. Pascanu, Mikolov, Bengio, 2013.
 double clip_grad_norm(const Tensors& parameters, double max_norm, const ClipOptions& options = {});
-/// The same over `layer.named_parameters()`: an error names the parameter.
+/// The same without waiting for a GPU, where the gradients are all on one device: the norm before stays there, a 0-dim
+/// f64 tensor, and the gradients are scaled by what it is then. Read it with item() when there is time to wait.
+Tensor clip_grad_norm_on_device(const Tensors& parameters, double max_norm);
+/// clip_grad_norm() over `layer.named_parameters()`: an error names the parameter.
 double clip_grad_norm(const std::vector<std::pair<std::string, Tensor>>& parameters, double max_norm,
                       const ClipOptions& options = {});
 /// Holds every element of every gradient in [-limit, limit].

@@ -30,9 +30,13 @@ double ExponentialMovingAverage::decay_at(int64_t n) const {
 }
 
 void ExponentialMovingAverage::check_fits(const char* op) const {
-  for (const Entry& entry : entries_)
+  for (const Entry& entry : entries_) {
+    check<DeviceError>(entry.source.device() == entry.average.device(), op, "'", entry.name, "' is on ",
+                       entry.source.device(), " now, its average on ", entry.average.device(),
+                       ": make a new average after to()");
     check<DTypeError>(entry.source.dtype() == entry.average.dtype(), op, "'", entry.name, "' is ", entry.source.dtype(),
                       " now, its average ", entry.average.dtype(), ": make a new average after to()");
+  }
 }
 
 void ExponentialMovingAverage::update() {
@@ -114,7 +118,8 @@ void ExponentialMovingAverage::load_state_dict(const StateDict& state) {
       check<ValueError>(known.contains(name), op, "'", name, "' is unexpected: the state is of another model");
   }
   NoGrad no_grad;
-  for (const Entry& entry : entries_) entry.average.copy_(state.at("average." + entry.name).detach());
+  for (const Entry& entry : entries_)
+    entry.average.copy_(state.at("average." + entry.name).detach().to(entry.average.device()));
   updates_ = count;
 }
 

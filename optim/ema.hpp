@@ -35,7 +35,8 @@ class ExponentialMovingAverage {
   ExponentialMovingAverage(const ExponentialMovingAverage&) = delete;
   ExponentialMovingAverage& operator=(const ExponentialMovingAverage&) = delete;
 
-  /// After optimizer.step(). A DTypeError where the model was cast since; a GraphError while applied.
+  /// After optimizer.step(). A DTypeError where the model was cast since, a DeviceError where it was moved; a
+  /// GraphError while applied.
   void update();
   int64_t updates() const { return updates_; }
   /// What update number n, counted from 0, keeps.

@@ -17,11 +17,16 @@ Lion::Lion(const std::vector<ParameterGroup<LionOptions>>& groups) : Optimizer("
 Lion::Lion(const Tensors& parameters, const LionOptions& options)
     : Lion(std::vector<ParameterGroup<LionOptions>>{{parameters, options}}) {}
 
-void Lion::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
-  Tensor& exp_avg = state.slots[0];
-  if (!exp_avg.defined()) exp_avg = zeros_like(parameter);
+void Lion::update(size_t group, std::span<const Update> list) {
+  std::vector<LionTensors> tensors;
+  tensors.reserve(list.size());
+  for (const auto& [parameter, grad, state] : list) {
+    Tensor& exp_avg = state.slots[0];
+    if (!exp_avg.defined()) exp_avg = zeros_like(parameter);
+    tensors.push_back({parameter, grad, exp_avg});
+  }
   const LionOptions& o = options_[group];
-  kernels(parameter).lion_step(parameter, grad, exp_avg, {lr(group), o.betas[0], o.betas[1], o.weight_decay});
+  kernels(list[0].parameter).lion_step(tensors, {lr(group), o.betas[0], o.betas[1], o.weight_decay});
 }
 
 }  // namespace regard::optim

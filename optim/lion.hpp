@@ -24,7 +24,7 @@ class Lion : public Optimizer {
   explicit Lion(const std::vector<ParameterGroup<LionOptions>>& groups);
 
  protected:
-  void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) override;
+  void update(size_t group, std::span<const Update> list) override;
 
  private:
   std::vector<LionOptions> options_;

@@ -31,9 +31,10 @@ void check_matrices(const char* name, const Tensors& parameters) {
 Tensor orthogonalised(const Tensor& x, const MuonOptions& o) {
   const bool tall = x.size(0) > x.size(1);
   Tensor y = tall ? x.t() : x;  // [n, m], n <= m
-  double squares = 0;
-  kernels(x).norm_squared(x.contiguous(), &squares);
-  y = y * (1 / std::max(std::sqrt(squares), o.eps));
+  // The norm stays where x is: nothing waits for a GPU.
+  const Tensor squares = empty({}, TensorOptions(DType::f64, x.device())), dense = x.contiguous();
+  kernels(x).norm_squared(squares, {&dense, 1});
+  y = y * reciprocal(clamp(sqrt(squares), o.eps)).to(y.dtype());
   const auto [a, b, c] = o.coefficients;
   for (int64_t i = 0; i < o.iterations; ++i) {
     const Tensor gram = matmul(y, y.t());                     // [n, n]
@@ -79,8 +80,9 @@ Muon::Muon(const std::vector<ParameterGroup<MuonOptions>>& groups) : Optimizer("
 Muon::Muon(const Tensors& parameters, const MuonOptions& options)
     : Muon(std::vector<ParameterGroup<MuonOptions>>{{parameters, options}}) {}
 
-void Muon::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
-  muon_update(options_[group], lr(group), parameter, grad, state.slots[0]);
+void Muon::update(size_t group, std::span<const Update> list) {
+  for (const auto& [parameter, grad, state] : list)
+    muon_update(options_[group], lr(group), parameter, grad, state.slots[0]);
 }
 
 MuonWithAdamW::MuonWithAdamW(const std::vector<ParameterGroup<MuonOptions>>& muon,
@@ -137,12 +139,10 @@ MuonWithAdamW::Parts MuonWithAdamW::parts_of(const layers::Layer& model, const M
 MuonWithAdamW::MuonWithAdamW(const layers::Layer& model, const MuonWithAdamWOptions& options)
     : MuonWithAdamW(parts_of(model, options)) {}
 
-void MuonWithAdamW::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
-  if (group < muon_.size())
+void MuonWithAdamW::update(size_t group, std::span<const Update> list) {
+  if (group >= muon_.size()) return adam_detail::adamw_update(adamw_[group - muon_.size()], lr(group), list, 1);
+  for (const auto& [parameter, grad, state] : list)
     muon_update(muon_[group], lr(group), parameter, grad, state.slots[0]);
-  else
-    adam_detail::adamw_update(adamw_[group - muon_.size()], lr(group), parameter, grad, state.slots[1], state.slots[2],
-                              state.step);
 }
 
 std::optional<Shape> MuonWithAdamW::slot_shape(size_t group, const Tensor& parameter, size_t slot) const {

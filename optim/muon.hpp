@@ -40,7 +40,7 @@ class Muon : public Optimizer {
   explicit Muon(const std::vector<ParameterGroup<MuonOptions>>& groups);
 
  protected:
-  void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) override;
+  void update(size_t group, std::span<const Update> list) override;
 
  private:
   std::vector<MuonOptions> options_;
@@ -65,7 +65,7 @@ class MuonWithAdamW : public Optimizer {
   explicit MuonWithAdamW(const layers::Layer& model, const MuonWithAdamWOptions& options = {});
 
  protected:
-  void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) override;
+  void update(size_t group, std::span<const Update> list) override;
   std::optional<Shape> slot_shape(size_t group, const Tensor& parameter, size_t slot) const override;
 
  private:

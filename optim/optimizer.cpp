@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
+#include <utility>
 
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
@@ -46,22 +48,49 @@ void Optimizer::check_state(size_t group, size_t index) const {
   check<ShapeError>(grad.shape() == parameter.shape() && grad.dtype() == parameter.dtype(), name_, "parameter ", index,
                     " of shape ", parameter.shape(), " and dtype ", parameter.dtype(), " has a gradient of shape ",
                     grad.shape(), " and dtype ", grad.dtype());
-  for (const Tensor& slot : groups_[group].states[index].slots)
-    if (slot.defined())
-      check<DTypeError>(slot.dtype() == parameter.dtype(), name_, "parameter ", index, " of shape ", parameter.shape(),
-                        " is ", parameter.dtype(), " now, its state ", slot.dtype(),
-                        ": make a new optimizer after to()");
+  for (const Tensor& slot : groups_[group].states[index].slots) {
+    if (!slot.defined()) continue;
+    check<DTypeError>(slot.dtype() == parameter.dtype(), name_, "parameter ", index, " of shape ", parameter.shape(),
+                      " is ", parameter.dtype(), " now, its state ", slot.dtype(), ": make a new optimizer after to()");
+    check<DeviceError>(slot.device() == parameter.device(), name_, "parameter ", index, " of shape ", parameter.shape(),
+                       " is on ", parameter.device(), " now, its state on ", slot.device(),
+                       ": load_state_dict(state_dict()) moves the state after it");
+  }
 }
 
-void Optimizer::step_one(size_t group, size_t index) {
-  const Tensor& parameter = groups_[group].parameters[index];
-  const Tensor grad = parameter.grad();
-  if (!grad.defined()) return;
-  State& state = groups_[group].states[index];
-  if (state.slots.empty()) state.slots.resize(slot_names_.size());
-  ++state.step;
-  update(group, parameter, grad.detach().contiguous(), state);
-  parameter.impl()->storage->bump_version();
+// Parameters of a group take a step: those that agree in what update() wants together, so that a kernel does many small
+// ones at once.
+void Optimizer::step_group(size_t group, std::vector<size_t> indices) {
+  const Tensors& parameters = groups_[group].parameters;
+  std::vector<State>& states = groups_[group].states;
+  std::vector<Update> list;
+  list.reserve(indices.size());
+  while (!indices.empty()) {
+    list.clear();
+    std::vector<size_t> others;
+    const Tensor& first = parameters[indices.front()];
+    const int64_t step = states[indices.front()].step;
+    for (size_t index : indices) {
+      const Tensor& parameter = parameters[index];
+      Tensor grad = parameter.grad();
+      if (!grad.defined()) continue;
+      State& state = states[index];
+      if (state.step != step || parameter.dtype() != first.dtype() || !(parameter.device() == first.device())) {
+        others.push_back(index);
+        continue;
+      }
+      if (grad.requires_grad()) grad = grad.detach();
+      if (!grad.is_contiguous()) grad = grad.contiguous();
+      list.push_back({parameter, std::move(grad), state});
+    }
+    for (const Update& one : list) {
+      if (one.state.slots.empty()) one.state.slots.resize(slot_names_.size());
+      ++one.state.step;
+    }
+    if (!list.empty()) update(group, list);
+    for (const Update& one : list) one.parameter.impl()->storage->bump_version();
+    indices = std::move(others);
+  }
 }
 
 void Optimizer::step() {
@@ -71,8 +100,11 @@ void Optimizer::step() {
   NoGrad no_grad;
   for (size_t g = 0; g < groups_.size(); ++g)
     for (size_t i = 0; i < groups_[g].parameters.size(); ++i) check_state(g, i);
-  for (size_t g = 0; g < groups_.size(); ++g)
-    for (size_t i = 0; i < groups_[g].parameters.size(); ++i) step_one(g, i);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    std::vector<size_t> all(groups_[g].parameters.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    step_group(g, std::move(all));
+  }
 }
 
 Optimizer::~Optimizer() { step_in_backward(false); }
@@ -103,7 +135,7 @@ void Optimizer::step_in_backward(bool on) {
                           "it: use grad(), or call step_in_backward(false) first");
         NoGrad no_grad;
         check_state(g, i);
-        step_one(g, i);
+        step_group(g, {i});
         leaf.zero_grad();
       }));
       parameter.impl()->leaf_state().stepped_in_backward = true;
@@ -202,7 +234,7 @@ void Optimizer::load_state_dict(const StateDict& state) {
         check<ValueError>(given.shape() == *wanted && is_floating(given.dtype()), op.c_str(), "'", full, "' has shape ",
                           given.shape(), " and dtype ", given.dtype(), "; of a parameter of shape ", parameter.shape(),
                           " and dtype ", parameter.dtype(), " it is ", *wanted);
-        one.slots[s] = given.detach().to(parameter.dtype()).clone();
+        one.slots[s] = given.detach().to(parameter.device()).to(parameter.dtype()).clone();
         ++count;
       }
       check<ValueError>(count == 0 || count == expected, op.c_str(), "only ", count, " of the ", expected,

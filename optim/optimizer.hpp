@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -67,16 +68,23 @@ class Optimizer {
 
   /// Moments, step counts and learning rates, by name: `0.exp_avg`, `0.step`, `group.0.lr` ... Copies.
   StateDict state_dict() const;
-  /// Replaces the state. Everything is checked first: a ValueError names what is missing, unexpected or of another
-  /// shape, and nothing is changed then.
+  /// Replaces the state, brought to the parameters' dtypes and devices. Everything is checked first: a ValueError names
+  /// what is missing, unexpected or of another shape, and nothing is changed then.
   void load_state_dict(const StateDict& state);
 
- protected:
   /// What one parameter has: tensors by slot (undefined until the first step), and how many steps it took.
   struct State {
     std::vector<Tensor> slots;
     int64_t step = 0;
   };
+  /// A parameter that takes a step, dense like its gradient; state.step was counted up already.
+  struct Update {
+    const Tensor& parameter;
+    Tensor grad;
+    State& state;
+  };
+
+ protected:
   struct Group {
     Tensors parameters;
     std::vector<State> states;
@@ -87,8 +95,8 @@ class Optimizer {
   /// `name` shows in errors; `slots` names the state tensors.
   Optimizer(const char* name, std::vector<const char*> slots) : name_(name), slot_names_(std::move(slots)) {}
   void add_group(const Tensors& parameters, double lr);
-  /// Updates one parameter, dense like its gradient; recording is off. state.step was counted up already.
-  virtual void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) = 0;
+  /// Updates parameters of a group, one at least, that agree in dtype, device and step count; recording is off.
+  virtual void update(size_t group, std::span<const Update> list) = 0;
   /// The shape of a parameter's state tensor once it took a step; none where it keeps no such tensor.
   virtual std::optional<Shape> slot_shape(size_t group, const Tensor& parameter, size_t slot) const {
     (void)group, (void)slot;
@@ -99,7 +107,7 @@ class Optimizer {
  private:
   const Group& at(size_t group) const;
   void check_state(size_t group, size_t index) const;
-  void step_one(size_t group, size_t index);
+  void step_group(size_t group, std::vector<size_t> indices);
 
   const char* name_;
   std::vector<const char*> slot_names_;

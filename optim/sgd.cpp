@@ -19,16 +19,21 @@ SGD::SGD(const std::vector<ParameterGroup<SGDOptions>>& groups) : Optimizer("SGD
 SGD::SGD(const Tensors& parameters, const SGDOptions& options)
     : SGD(std::vector<ParameterGroup<SGDOptions>>{{parameters, options}}) {}
 
-void SGD::update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) {
+void SGD::update(size_t group, std::span<const Update> list) {
   const SGDOptions& o = options_[group];
-  Tensor& velocity = state.slots[0];
-  bool first = false;
-  if (o.momentum != 0 && !velocity.defined()) {
-    velocity = empty_like(parameter);
-    first = true;
+  const Kernels& k = kernels(list[0].parameter);
+  SgdStep step{lr(group), o.momentum, o.dampening, o.weight_decay, o.nesterov, false};
+  std::vector<SgdTensors> started, first;  // first: their velocity starts now
+  started.reserve(list.size());
+  for (const auto& [parameter, grad, state] : list) {
+    Tensor& velocity = state.slots[0];
+    const bool starts = o.momentum != 0 && !velocity.defined();
+    if (starts) velocity = empty_like(parameter);
+    (starts ? first : started).push_back({parameter, grad, velocity});
   }
-  SgdStep step{lr(group), o.momentum, o.dampening, o.weight_decay, o.nesterov, first};
-  kernels(parameter).sgd_step(parameter, grad, o.momentum != 0 ? velocity : Tensor(), step);
+  if (!started.empty()) k.sgd_step(started, step);
+  step.first = true;
+  if (!first.empty()) k.sgd_step(first, step);
 }
 
 }  // namespace regard::optim

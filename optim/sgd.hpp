@@ -23,7 +23,7 @@ class SGD : public Optimizer {
   explicit SGD(const std::vector<ParameterGroup<SGDOptions>>& groups);
 
  protected:
-  void update(size_t group, const Tensor& parameter, const Tensor& grad, State& state) override;
+  void update(size_t group, std::span<const Update> list) override;
   std::optional<Shape> slot_shape(size_t group, const Tensor& parameter, size_t slot) const override {
     return options_[group].momentum != 0 ? Optimizer::slot_shape(group, parameter, slot) : std::nullopt;
   }

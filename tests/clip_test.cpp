@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/threads.hpp>
 #include <regard/optim/clip.hpp>
 #include <regard/optim/sgd.hpp>
 
@@ -81,6 +83,48 @@ TEST_CASE(
     for (size_t i = 0; i < parameters.size(); ++i) named.emplace_back("blocks." + std::to_string(i), parameters[i]);
     CHECK_THROWS_WITH(clip_grad_norm(named, 1, strict), Contains("blocks.7") && Contains("not finite"));
     CHECK(parameters[0].grad().item<float>() == 1);
+  }
+}
+
+TEST_CASE("clip_grad_norm_on_device returns the norm as a tensor, and scales by it") {
+  for (float value : {1.0F, 1e20F, 0.0F}) {
+    const Tensors parameters = hundred(value), others = hundred(value);
+    const Tensor norm = clip_grad_norm_on_device(parameters, 0.7);
+    CHECK(norm.shape() == Shape{});
+    CHECK(norm.dtype() == DType::f64);
+    CHECK_FALSE(norm.requires_grad());
+    CHECK(norm.item<double>() == clip_grad_norm(others, 0.7));
+    CHECK(gradients(parameters) == gradients(others));
+  }
+  Tensors parameters = hundred(1);
+  CHECK(clip_grad_norm_on_device(parameters, inf).item<double>() == 10);
+  CHECK(gradients(parameters) == std::vector<float>(100, 1));
+  parameters[7].set_grad(full({1}, std::nanf("")));
+  CHECK(std::isnan(clip_grad_norm_on_device(parameters, 1).item<double>()));
+  CHECK(parameters[0].grad().item<float>() == 1);
+  CHECK(clip_grad_norm_on_device({}, 1).item<double>() == 0);
+  CHECK_THROWS_AS(clip_grad_norm_on_device(parameters, -1), ValueError);
+  CHECK_THROWS_AS(clip_grad_norm_on_device({Tensor()}, 1), ValueError);
+}
+
+TEST_CASE("the norm of many gradients has the same bits on any number of threads, and as the norms of each give it") {
+  Generator generator(5);
+  Tensors parameters;
+  for (DType dtype : {DType::f32, DType::f64})
+    for (int64_t size : {3, 0, 8192, 8193, 1, 40000, 100, 7})
+      parameters.push_back(with_grad(randn({size}, dtype, generator)));
+  const int threads = num_threads();
+  double squares = 0;
+  for (const Tensor& parameter : parameters) {
+    const Tensor y = empty({}, DType::f64), grad = parameter.grad();
+    kernels(y).norm_squared(y, {&grad, 1});
+    squares += y.item<double>();
+  }
+  for (int count : {1, 3}) {
+    set_num_threads(count);
+    const double norm = clip_grad_norm(parameters, inf);
+    set_num_threads(threads);
+    CHECK(norm == std::sqrt(squares));
   }
 }
 

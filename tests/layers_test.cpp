@@ -36,10 +36,10 @@ void add_rows_of_pictures(std::vector<LayerCase>& rows) {
   rows.push_back(row("ClassToken", "", ClassToken(4), {x}));
   rows.push_back(row("MeanPooling", "", MeanPooling(), {x}));
   rows.push_back(row("MeanPooling", "of the tokens that a mask marks", MeanPooling(), {x},
-                     [padding](auto& layer, const Tensors& in) { return layer(in[0], padding); }));
+                     [padding](auto& layer, const Tensors& in) { return layer(in[0], beside(padding, in)); }));
   rows.push_back(row("FirstTokenPooling", "", FirstTokenPooling(), {x}));
   rows.push_back(row("AttentionPooling", "key mask", AttentionPooling(4, 2), {x},
-                     [padding](auto& layer, const Tensors& in) { return layer(in[0], padding); }));
+                     [padding](auto& layer, const Tensors& in) { return layer(in[0], beside(padding, in)); }));
   rows.push_back(row("AttentionPooling", "with weights", AttentionPooling(4, 2), {x},
                      [](auto& layer, const Tensors& in) { return layer.forward_with_weights(in[0]); }));
   rows.push_back(row("AvgPool2d", "windows that overlap", AvgPool2d(2, 1), {numbers({1, 2, 3, 3}, 14)}));
@@ -96,16 +96,16 @@ std::vector<LayerCase> layer_cases() {
   rows.push_back(row("MultiHeadAttention", "causal", MultiHeadAttention(4, 2), {x},
                      [](auto& layer, const Tensors& in) { return layer(in[0], {.causal = true}); }));
   rows.push_back(row("MultiHeadAttention", "boolean mask", MultiHeadAttention(4, 2), {x},
-                     [causal_mask](auto& layer, const Tensors& in) { return layer(in[0], {.mask = causal_mask}); }));
+                     [causal_mask](auto& layer, const Tensors& in) { return layer(in[0], {.mask = beside(causal_mask, in)}); }));
   rows.push_back(row("MultiHeadAttention", "float mask", MultiHeadAttention(4, 2), {x, added},
                      [](auto& layer, const Tensors& in) { return layer(in[0], {.mask = in[1]}); }));
   rows.push_back(row("MultiHeadAttention", "key mask and causal", MultiHeadAttention(4, 2), {x},
                      [padding](auto& layer, const Tensors& in) {
-                       return layer(in[0], {.mask = {}, .key_mask = padding, .causal = true});
+                       return layer(in[0], {.mask = {}, .key_mask = beside(padding, in), .causal = true});
                      }));
   rows.push_back(row("MultiHeadAttention", "a row with nothing to attend to", MultiHeadAttention(4, 2), {x},
                      [](auto& layer, const Tensors& in) {
-                       return layer(in[0], {.mask = {}, .key_mask = zeros({2, 3}, DType::boolean)});
+                       return layer(in[0], {.mask = {}, .key_mask = zeros({2, 3}, {DType::boolean, in[0].device()})});
                      }));
   rows.push_back(row("MultiHeadAttention", "cross, widths of their own",
                      MultiHeadAttention(4, 2, {.dropout = 0, .bias = true, .key_width = 3, .value_width = 5}),
@@ -117,14 +117,14 @@ std::vector<LayerCase> layer_cases() {
                      [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[2]); }));
   rows.push_back(row("MultiHeadAttention", "with weights", MultiHeadAttention(4, 2), {x, memory},
                      [memory_padding](auto& layer, const Tensors& in) {
-                       return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = memory_padding});
+                       return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = beside(memory_padding, in)});
                      }));
   rows.push_back(row("MultiHeadAttention", "grouped, causal", MultiHeadAttention(4, 4, {.key_value_heads = 2}), {x},
                      [](auto& layer, const Tensors& in) { return layer(in[0], {.causal = true}); }));
   rows.push_back(row("MultiHeadAttention", "one head of keys, with weights",
                      MultiHeadAttention(4, 2, {.key_value_heads = 1}), {x, memory},
                      [memory_padding](auto& layer, const Tensors& in) {
-                       return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = memory_padding});
+                       return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = beside(memory_padding, in)});
                      }));
   rows.push_back(row("MultiHeadAttention", "rotary", MultiHeadAttention(4, 2, {.rotary = true}), {x}));
   rows.push_back(
@@ -139,7 +139,7 @@ std::vector<LayerCase> layer_cases() {
                      [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[1]); }));
   rows.push_back(
       row("MultiHeadAttention", "alibi, padding", MultiHeadAttention(4, 2, {.alibi = true}), {x},
-          [padding](auto& layer, const Tensors& in) { return layer(in[0], {.mask = {}, .key_mask = padding}); }));
+          [padding](auto& layer, const Tensors& in) { return layer(in[0], {.mask = {}, .key_mask = beside(padding, in)}); }));
   rows.push_back(row("MultiHeadAttention", "alibi, rotary, grouped, a float mask",
                      MultiHeadAttention(4, 2, {.key_value_heads = 1, .rotary = true, .alibi = true}), {x, added},
                      [](auto& layer, const Tensors& in) { return layer(in[0], {.mask = in[1]}); }));
@@ -157,7 +157,7 @@ std::vector<LayerCase> layer_cases() {
   rows.push_back(row("TransformerEncoderLayer", "causal, silu, key mask",
                      TransformerEncoderLayer(4, 1, {.hidden = 3, .activation = Activation::silu}), {x},
                      [padding](auto& layer, const Tensors& in) {
-                       return layer(in[0], {.mask = {}, .key_mask = padding, .causal = true});
+                       return layer(in[0], {.mask = {}, .key_mask = beside(padding, in), .causal = true});
                      }));
   rows.push_back(row("TransformerEncoderLayer", "with weights", TransformerEncoderLayer(4, 2, {.hidden = 3}), {x},
                      [](auto& layer, const Tensors& in) { return layer.forward_with_weights(in[0]); }));
@@ -167,8 +167,8 @@ std::vector<LayerCase> layer_cases() {
                      TransformerDecoderLayer(4, 2, {.hidden = 5, .norm_first = false}), {x, memory},
                      [padding, memory_padding](auto& layer, const Tensors& in) {
                        DecoderMasks masks;
-                       masks.self.key_mask = padding;
-                       masks.cross.key_mask = memory_padding;
+                       masks.self.key_mask = beside(padding, in);
+                       masks.cross.key_mask = beside(memory_padding, in);
                        return layer(in[0], in[1], masks);
                      }));
   Dropout dropout(0.5);

@@ -82,6 +82,13 @@ TEST_CASE("matmul precision: f64 is never rounded, and second derivatives keep i
   CHECK(difference(rounded, exact).item<float>() < 0.05F * max(abs(exact)).item<float>());
 }
 
+TEST_CASE("matmul precision: tf32 is for GPUs, and on the CPU products stay in f32") {
+  const Tensor x = inputs_of({40, 48}, 1), w = inputs_of({48, 40}, 2), plain = matmul(x, w);
+  MatmulPrecisionScope scope(MatmulPrecision::tf32);
+  CHECK(matmul_precision() == MatmulPrecision::tf32);
+  CHECK(equal(plain, matmul(x, w)));
+}
+
 TEST_CASE("matmul precision: a small model learns in bf16 as it does in f32") {
   const auto last_losses = [](MatmulPrecision precision) {
     MatmulPrecisionScope scope(precision);

@@ -65,11 +65,11 @@ std::vector<LayerCase> model_cases() {
                                      .encoder_layers = 1,
                                      .decoder_layers = 1,
                                      .hidden = 5}),
-                     {ids}, [mask](auto& model, const Tensors& in) { return model(in[0], in[0], mask != 0); }));
+                     {ids}, [mask](auto& model, const Tensors& in) { return model(in[0], in[0], beside(mask, in) != 0); }));
   rows.push_back(
       row("VisionTransformer", "", VisionTransformer(tiny_vision()), {randn({1, 1, 4, 4}, DType::f64, generator)}));
   rows.push_back(row("Bert", "with the pooler", Bert(tiny_bert(6)), {ids}, [=](auto& model, const Tensors& in) {
-    const Tensor x = model(in[0], mask, types);
+    const Tensor x = model(in[0], beside(mask, in), beside(types, in));
     return Tensors{x, model.pool(x)};
   }));
   BertOptions without_pooler = tiny_bert(7);  // it has no part in a sentence's vector
@@ -77,7 +77,7 @@ std::vector<LayerCase> model_cases() {
   const data::WordPieceTokenizer tokenizer({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"});
   rows.push_back(row("SentenceEncoder", "mean, normalised",
                      SentenceEncoder(Bert(without_pooler), tokenizer, {.longest = 4}), {ids},
-                     [=](auto& model, const Tensors& in) { return model(in[0], mask, types); }));
+                     [=](auto& model, const Tensors& in) { return model(in[0], beside(mask, in), beside(types, in)); }));
   return rows;
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include <regard/autograd/cuda.hpp>
 #include <regard/regard.hpp>
 
 #include "op_cases/arrays.hpp"
@@ -110,8 +111,9 @@ struct Placed {
 };
 
 std::vector<char> bytes_of(const Tensor& dense) {
-  std::vector<char> bytes(static_cast<size_t>(dense.numel() * element_size(dense.dtype())));
-  if (!bytes.empty()) std::memcpy(bytes.data(), dense.raw_data(), bytes.size());
+  const Tensor here = dense.to(cpu());
+  std::vector<char> bytes(static_cast<size_t>(here.numel() * element_size(here.dtype())));
+  if (!bytes.empty()) std::memcpy(bytes.data(), here.raw_data(), bytes.size());
   return bytes;
 }
 
@@ -125,7 +127,7 @@ T poison() {
     return static_cast<T>(int64_t{1} << 40);
 }
 
-Placed place(const Array& array, DType dtype, Layout layout, int64_t expand_dim) {
+Placed place(const Array& array, DType dtype, Layout layout, int64_t expand_dim, Device device) {
   const Shape& shape = array.shape;
   const int64_t dims = shape.dim();
   Strides strides = contiguous_strides(shape);
@@ -156,7 +158,6 @@ Placed place(const Array& array, DType dtype, Layout layout, int64_t expand_dim)
     if (dims == 0) offset = 1;
   }
   Tensor whole = empty({size}, dtype);
-  Tensor tensor = make_view(whole, shape, strides, offset);
   visit_dtype(dtype, [&]<class T>(T) {
     if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
       return;
@@ -171,7 +172,8 @@ Placed place(const Array& array, DType dtype, Layout layout, int64_t expand_dim)
       });
     }
   });
-  return {tensor, whole, bytes_of(whole)};
+  whole = whole.to(device);
+  return {make_view(whole, shape, strides, offset), whole, bytes_of(whole)};
 }
 
 // ---- Comparing
@@ -193,6 +195,7 @@ bool same_bits(const Tensors& a, const Tensors& b) {
 
 // Elements by strides, without the library's copies.
 std::vector<double> elements(const Tensor& x) {
+  if (x.device() != cpu()) return x.to_vector<double>();
   std::vector<double> values;
   visit_dtype(x.dtype(), [&]<class T>(T) {
     if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
@@ -258,14 +261,14 @@ Tensor weights_like(const Tensor& y, uint64_t seed) {
   Random random(seed);
   std::vector<double> values(static_cast<size_t>(y.numel()));
   for (double& v : values) v = uniform(random, 0.5, 1.5) * (random() % 2 ? 1 : -1);
-  return from_vector<double>(values, y.shape()).to(y.dtype());
+  return from_vector<double>(values, y.shape()).to(y.dtype()).to(y.device());
 }
 
 // ---- One row
 
 class Runner {
  public:
-  Runner(const OpCase& row, int64_t& checks) : row_(row), checks_(checks) {}
+  Runner(const OpCase& row, Device device, int64_t& checks) : row_(row), device_(device), checks_(checks) {}
 
   std::vector<std::string> run() {
     std::vector<Inputs> sets{row_.inputs};
@@ -289,7 +292,7 @@ class Runner {
   template <class F>
   void guarded(const Inputs& inputs, DType dtype, Layout layout, const F& f) {
     std::ostringstream where;
-    where << row_.op << " (" << row_.variant << "), " << dtype << ", " << name_of(layout) << ",";
+    where << row_.op << " (" << row_.variant << "), " << device_ << ", " << dtype << ", " << name_of(layout) << ",";
     for (const Input& input : inputs) where << " " << input.shape;
     where << ", seed " << seed_of(row_, set_);
     where_ = where.str();
@@ -344,12 +347,15 @@ class Runner {
   };
 
   Made make_inputs(const Inputs& inputs, DType run, Layout layout) const {
+    return make_inputs(inputs, run, layout, device_);
+  }
+  Made make_inputs(const Inputs& inputs, DType run, Layout layout, Device device) const {
     Random random(seed_of(row_, set_));
     Made made;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const DType dtype = dtype_in(inputs[i], run);
       made.arrays.push_back(draw(inputs[i], dtype, i, layout, random));
-      made.placed.push_back(place(made.arrays.back(), dtype, layout, inputs[i].expand_dim));
+      made.placed.push_back(place(made.arrays.back(), dtype, layout, inputs[i].expand_dim, device));
     }
     return made;
   }
@@ -430,9 +436,8 @@ class Runner {
       outputs.push_back(y);
       if (dense)
         options.grad_outputs.push_back(weights_like(y, seed));
-
       else
-        options.grad_outputs.push_back(full({}, 0.75, y.dtype()).expand(y.shape()));
+        options.grad_outputs.push_back(full({}, 0.75, {y.dtype(), y.device()}).expand(y.shape()));
     }
     for (size_t i = 0; i < in.size(); ++i)
       if (wanted[i]) leaves.push_back(in[i]);
@@ -481,7 +486,7 @@ class Runner {
       for (const Tensor& y : row_.function(in))
         if (y.requires_grad()) {
           outputs.push_back(y);
-          options.grad_outputs.push_back(full(y.shape(), 0.75, y.dtype()));
+          options.grad_outputs.push_back(full(y.shape(), 0.75, {y.dtype(), y.device()}));
         }
       for (size_t i = 0; i < in.size(); ++i)
         if (wanted[i]) leaves.push_back(in[i]);
@@ -495,6 +500,7 @@ class Runner {
       return;
     }
     if (row_.composed) run_composed(made, wanted, plain, first);
+    if (device_ != cpu()) return run_beside_cpu(inputs, made, wanted, layout, first);
     int64_t elements = 0;
     for (const Input& input : inputs) elements = std::max(elements, input.shape.numel());
     if (elements == 0 || elements > 64) return;
@@ -512,22 +518,44 @@ class Runner {
     ++checks_;
     if (layout != Layout::contiguous) return;
     // And the third: second derivatives of the gradient.
-    const auto gradient = [this](const Tensors& x) {
-      Tensors outputs, leaves, result;
-      GradOptions options{.grad_outputs = {}, .create_graph = true, .allow_unused = true};
-      for (const Tensor& t : row_.function(x)) {
-        if (!t.requires_grad()) continue;
-        outputs.push_back(square(t));  // linear ops have third derivatives, too, then
-        options.grad_outputs.push_back(weights_like(t, 23 + outputs.size()));
-      }
-      for (const Tensor& t : x)
-        if (t.requires_grad()) leaves.push_back(t);
-      for (const Tensor& g : grad(outputs, leaves, options))
-        if (g.defined() && g.requires_grad()) result.push_back(g);
-      return result;
-    };
+    const auto gradient = [this](const Tensors& x) { return gradient_of_squares(x); };
     if (const GradcheckReport report = gradgradcheck(gradient, in, {.fast = true}); !report) problem("third: ", report);
     ++checks_;
+  }
+
+  // Gradients that may be differentiated again, of the outputs' squares: linear ops have third derivatives, too, then.
+  Tensors gradient_of_squares(const Tensors& x) const {
+    Tensors outputs, leaves, result;
+    GradOptions options{.grad_outputs = {}, .create_graph = true, .allow_unused = true};
+    for (const Tensor& t : row_.function(x)) {
+      if (!t.requires_grad()) continue;
+      outputs.push_back(square(t));
+      options.grad_outputs.push_back(weights_like(t, 23 + outputs.size()));
+    }
+    for (const Tensor& t : x)
+      if (t.requires_grad()) leaves.push_back(t);
+    for (const Tensor& g : grad(outputs, leaves, options))
+      if (g.defined() && g.requires_grad()) result.push_back(g);
+    return result;
+  }
+
+  // The CPU's gradients are checked against differences of values: those of another device are held against them.
+  void run_beside_cpu(const Inputs& inputs, const Made& made, const std::vector<bool>& wanted, Layout layout,
+                      const Tensors& first) {
+    const Made here = make_inputs(inputs, DType::f64, layout, cpu());
+    compare(first, gradients(row_.function, here, wanted, {}), 1e-11, "the CPU has another gradient: input ");
+    if (!row_.second || layout != Layout::contiguous || set_ > 0) return;
+    const auto second = [&](const Made& at) {
+      const Tensors in = handles(at, wanted);
+      Tensors leaves;
+      for (const Tensor& t : in)
+        if (t.requires_grad()) leaves.push_back(t);
+      GradOptions options{.grad_outputs = {}, .allow_unused = true};
+      const Tensors firsts = gradient_of_squares(in);
+      for (const Tensor& g : firsts) options.grad_outputs.push_back(weights_like(g, 71 + options.grad_outputs.size()));
+      return firsts.empty() ? Tensors() : grad(firsts, leaves, options);
+    };
+    compare(second(made), second(here), 1e-10, "the CPU has another second derivative: input ");
   }
 
   void compare(const Tensors& got, const Tensors& right, double relative, const char* text) {
@@ -588,22 +616,23 @@ class Runner {
     const Made made = make_inputs(row_.inputs, DType::f32, Layout::contiguous);
     for (size_t i = 0; i < row_.inputs.size(); ++i) {
       const Tensor& given = made.placed[i].tensor;
+      const TensorOptions like(given.dtype(), device_);
       const Tensor odd[] = {{},
                             given.to(DType::bf16),
                             given.to(DType::f16),
                             given.to(DType::f64),
                             given.to(DType::i64),
                             given.to(DType::boolean),
-                            ones({7}, given.dtype()),
-                            ones({}, given.dtype()),
-                            ones({0}, given.dtype()),
-                            ones({2, 0}, given.dtype()),
-                            ones({5, 3, 2}, given.dtype()),
-                            ones({1, 2, 1, 1, 2, 1, 1, 1}, given.dtype()),
-                            full(given.shape(), -1, given.dtype()),
-                            full(given.shape(), int64_t{1} << 62, given.dtype()),
-                            full(given.shape(), nan, given.dtype()),
-                            full(given.shape(), -inf, given.dtype())};
+                            ones({7}, like),
+                            ones({}, like),
+                            ones({0}, like),
+                            ones({2, 0}, like),
+                            ones({5, 3, 2}, like),
+                            ones({1, 2, 1, 1, 2, 1, 1, 1}, like),
+                            full(given.shape(), -1, like),
+                            full(given.shape(), int64_t{1} << 62, like),
+                            full(given.shape(), nan, like),
+                            full(given.shape(), -inf, like)};
       for (const Tensor& replaced : odd) {
         guarded(row_.inputs, DType::f32, Layout::contiguous, [&] {
           Tensors in = made.tensors();
@@ -615,7 +644,7 @@ class Runner {
             Tensors y = row_.function(in);
             for (const Tensor& t : y)
               if (t.requires_grad())
-                backward({t}, {.grad_outputs = {ones(t.shape(), t.dtype())}, .retain_graph = true});
+                backward({t}, {.grad_outputs = {ones(t.shape(), {t.dtype(), t.device()})}, .retain_graph = true});
           } catch (const Error&) {
           }
         });
@@ -637,7 +666,7 @@ class Runner {
           arrays.push_back(make({n, n}, [&](const Shape& at) {
             return static_cast<double>(static_cast<float>(numbers[static_cast<size_t>(at[i % 2 ? 1 : 0])]));
           }));
-          tensors.push_back(from_vector<double>(arrays.back().values, {n, n}).to(dtype));
+          tensors.push_back(from_vector<double>(arrays.back().values, {n, n}).to(dtype).to(device_));
         }
         const double relative = dtype == DType::f32 ? row_.ulps * 0x1p-23 : 1e-12;
         check_values(row_.function(tensors), arrays, dtype, relative);
@@ -646,6 +675,7 @@ class Runner {
   }
 
   const OpCase& row_;
+  Device device_;
   int64_t& checks_;
   size_t set_ = 0;
   std::ptrdiff_t wanted_count_ = 0;  // inputs that have a gradient
@@ -655,7 +685,9 @@ class Runner {
 
 }  // namespace
 
-std::vector<std::string> run_case(const OpCase& row, int64_t& checks) { return Runner(row, checks).run(); }
+std::vector<std::string> run_case(const OpCase& row, int64_t& checks) {
+  return Runner(row, cuda_is_available() ? cuda() : cpu(), checks).run();
+}
 
 void run_table(const std::string& family, const Table& table) {
   int64_t checks = 0;

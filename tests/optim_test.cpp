@@ -7,8 +7,10 @@
 
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/threads.hpp>
 #include <regard/layers/linear.hpp>
 #include <regard/optim/adam.hpp>
+#include <regard/optim/lion.hpp>
 #include <regard/optim/schedule.hpp>
 #include <regard/optim/sgd.hpp>
 
@@ -206,6 +208,49 @@ TEST_CASE("optimizers refuse what they cannot train") {
   CHECK_THROWS_AS(Adam({x}, {.betas = {0.9, 1.0}}), ValueError);
   CHECK_THROWS_AS(AdamW({x}, {.eps = -1}), ValueError);
   CHECK_THROWS_AS(AdamW({x}, {.weight_decay = -1}), ValueError);
+}
+
+TEST_CASE("many parameters step together, to the bit as each would alone, on any number of threads") {
+  // Sizes around vectors and the chunks of threads; both dtypes; some take their first step later than others.
+  const auto train = [](const std::string& name, bool together) {
+    Tensors parameters;
+    Generator generator(3);
+    for (DType dtype : {DType::f32, DType::f64})
+      for (int64_t size : {1, 0, 7, 16, 33, 8192, 1, 20001, 8191, 500})
+        parameters.push_back(randn({size}, dtype, generator).set_requires_grad());
+    std::vector<std::unique_ptr<Optimizer>> optimizers;
+    const auto make = [&](const Tensors& list) -> std::unique_ptr<Optimizer> {
+      if (name == "SGD") return std::make_unique<SGD>(list, SGDOptions{.lr = 0.1});
+      if (name == "momentum") return std::make_unique<SGD>(list, SGDOptions{.lr = 0.1, .momentum = 0.9});
+      if (name == "Adam") return std::make_unique<Adam>(list, AdamOptions{.lr = 0.1, .weight_decay = 0.1});
+      if (name == "AdamW") return std::make_unique<AdamW>(list, AdamWOptions{.lr = 0.1});
+      return std::make_unique<Lion>(list, LionOptions{.lr = 0.1, .weight_decay = 0.1});
+    };
+    if (together)
+      optimizers.push_back(make(parameters));
+    else
+      for (const Tensor& parameter : parameters) optimizers.push_back(make({parameter}));
+    for (int step = 0; step < 3; ++step) {
+      for (size_t i = 0; i < parameters.size(); ++i)
+        if (step > 0 || i % 3 != 1)
+          parameters[i].set_grad(randn(parameters[i].shape(), parameters[i].dtype(), generator));
+      for (const auto& optimizer : optimizers) optimizer->step();
+    }
+    std::vector<Numbers> values;
+    for (const Tensor& parameter : parameters) values.push_back(numbers(parameter));
+    return values;
+  };
+  const int threads = num_threads();
+  for (const char* name : {"SGD", "momentum", "Adam", "AdamW", "Lion"}) {
+    INFO(name);
+    set_num_threads(1);
+    const std::vector<Numbers> alone = train(name, false), one_thread = train(name, true);
+    set_num_threads(3);
+    const std::vector<Numbers> three_threads = train(name, true);
+    set_num_threads(threads);
+    CHECK(one_thread == alone);
+    CHECK(three_threads == alone);
+  }
 }
 
 TEST_CASE("after a layer changed its dtype its optimizer says so, and changes nothing") {

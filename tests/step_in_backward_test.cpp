@@ -103,6 +103,7 @@ TEST_CASE("what needs all gradients together is refused while parameters are ste
   CHECK(optimizer.steps_in_backward());
   CHECK_THROWS_WITH(clip_grad_norm(parameters, 1.0),
                     Contains("clip_grad_norm: parameter 0") && Contains("inside backward()"));
+  CHECK_THROWS_WITH(clip_grad_norm_on_device(parameters, 1.0), Contains("clip_grad_norm_on_device: parameter 0"));
   CHECK_THROWS_WITH(clip_grad_value(parameters, 1.0), Contains("clip_grad_value: parameter 0"));
   CHECK_THROWS_WITH(accumulation.backward(a.sum(), 1), Contains("GradientAccumulation: parameter 0"));
   CHECK_THROWS_WITH(optimizer.step(), Contains("SGD: step()") && Contains("step_in_backward(false)"));

@@ -124,11 +124,12 @@ TEST_CASE("train_digits --help explains every option") {
   CHECK(ran.status == 0);
   CHECK(ran.err.empty());
   CHECK_FALSE(fs::exists(workplace.path / "runs"));
-  for (const char* option :
-       {"data",        "held-out",     "test",      "shift",   "turn",    "stretch",   "patch", "width",
-        "heads",       "layers",       "dropout",   "summary", "steps",   "batch",     "lr",    "warmup",
-        "decay-steps", "weight-decay", "smoothing", "seed",    "threads", "precision", "name",  "checkpoint-every",
-        "resume",      "help"}) {
+  for (const char* option : {"data",    "held-out",    "test",         "shift",     "turn",
+                             "stretch", "patch",       "width",        "heads",     "layers",
+                             "dropout", "summary",     "steps",        "batch",     "lr",
+                             "warmup",  "decay-steps", "weight-decay", "smoothing", "seed",
+                             "threads", "precision",   "device",       "name",      "checkpoint-every",
+                             "resume",  "help"}) {
     INFO(option);
     CHECK(
         std::regex_search(ran.out, std::regex("\n  --" + std::string(option) + "( [^ \n]+)?(  +|\n +)[^\n ][^\n]{9}")));

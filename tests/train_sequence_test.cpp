@@ -47,11 +47,11 @@ TEST_CASE("train_sequence --help explains every option") {
   CHECK(ran.status == 0);
   CHECK(ran.err.empty());
   CHECK_FALSE(fs::exists(workplace.path / "runs"));
-  for (const char* option : {"task",     "pairs", "length",      "min-length",       "symbols", "held-out",
-                             "examples", "width", "heads",       "layers",           "dropout", "steps",
-                             "batch",    "lr",    "warmup",      "weight-decay",     "seed",    "threads",
-                             "name",     "help",  "decay-steps", "checkpoint-every", "resume",  "profile",
-                             "precision"}) {
+  for (const char* option : {"task",      "pairs", "length",      "min-length",       "symbols", "held-out",
+                             "examples",  "width", "heads",       "layers",           "dropout", "steps",
+                             "batch",     "lr",    "warmup",      "weight-decay",     "seed",    "threads",
+                             "name",      "help",  "decay-steps", "checkpoint-every", "resume",  "profile",
+                             "precision", "device"}) {
     INFO(option);
     // Its name, a placeholder perhaps, and behind at least two spaces or on the next line at least ten letters.
     CHECK(
@@ -70,7 +70,7 @@ TEST_CASE("train_sequence refuses a bad option with one line and status 2") {
   };
   const Mistake mistakes[] = {
       {"--task divide", "--task"},
-      {"--precision f16", "--precision: 'f16' is not f32 or bf16"},
+      {"--precision f16", "--precision: 'f16' is not f32, tf32 or bf16"},
       {"--length 0", "--length"},
       {"--length -3", "--length"},
       {"--length twelve", "twelve"},

@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include <regard/autograd/backend/cuda_backend.hpp>
 #include <regard/autograd/backend/large_blocks.hpp>
 #include <regard/autograd/error.hpp>
 
@@ -103,7 +104,7 @@ Cache* thread_cache() {
 }  // namespace
 
 void* allocate_memory(int64_t bytes, Device device) {
-  check<DeviceError>(device.kind == Device::Kind::cpu, "allocate", "no backend for device ", device, " is built in");
+  if (device.kind == Device::Kind::cuda) return need_cuda("allocate", device).allocate(bytes, device.index);
   if (is_large(bytes)) {
     void* data = take_large_block(bytes);
     if (!data) {
@@ -126,7 +127,8 @@ void* allocate_memory(int64_t bytes, Device device) {
   return data;
 }
 
-void free_memory(void* data, int64_t bytes, Device) {
+void free_memory(void* data, int64_t bytes, Device device) {
+  if (device.kind == Device::Kind::cuda) return find_cuda_backend()->free(data, bytes, device.index);
   if (is_large(bytes)) return give_large_block(data, bytes);
   Cache* cache = thread_cache();
   if (!cache || !cache->keep(data, rounded(bytes))) std::free(data);
@@ -135,6 +137,7 @@ void free_memory(void* data, int64_t bytes, Device) {
 void empty_cache() {
   if (Cache* cache = thread_cache()) cache->clear();
   trim_large_blocks();
+  if (const CudaBackend* backend = find_cuda_backend()) backend->empty_cache();
 }
 
 }  // namespace regard

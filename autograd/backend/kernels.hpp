@@ -7,6 +7,7 @@
 // that they do not depend on threads.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -93,20 +94,47 @@ struct GemmEpilogue {
   const void* residual = nullptr;  ///< c = residual + c
 };
 
-/// One step of SGD on one parameter. Sutskever et al., 2013, as PyTorch does it.
+/// What a step of SGD reads and writes of one parameter: dense, of one shape. References for the duration of a call;
+/// the tensors of a list have one dtype, f32 or f64.
+struct SgdTensors {
+  const Tensor& p;
+  const Tensor& grad;
+  const Tensor& velocity;  ///< undefined: no momentum; so are those of the whole list
+};
+
+/// The same for Adam.
+struct AdamTensors {
+  const Tensor& p;
+  const Tensor& grad;
+  const Tensor& exp_avg;
+  const Tensor& exp_avg_sq;
+};
+
+/// The same for Lion.
+struct LionTensors {
+  const Tensor& p;
+  const Tensor& grad;
+  const Tensor& exp_avg;
+};
+
+/// One step of SGD. Sutskever et al., 2013, as PyTorch does it.
 struct SgdStep {
   double lr, momentum, dampening, weight_decay;
   bool nesterov, first;  ///< first: the velocity starts as the gradient
 };
 
-/// One step of Adam or AdamW on one parameter; step counts from 1.
+/// One step of Adam or AdamW; step counts from 1.
 struct AdamStep {
   double lr, beta1, beta2, eps, weight_decay;
   bool decoupled;  ///< AdamW: decay by lr * weight_decay * p, apart from the gradient
   int64_t step;
+
+  // Corrections of the moments, which start at 0: the step is corrected_lr * m / (root_scale * sqrt(v) + eps).
+  double corrected_lr() const { return lr / (1 - std::pow(beta1, static_cast<double>(step))); }
+  double root_scale() const { return 1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(step))); }
 };
 
-/// One step of Lion on one parameter. Chen et al., 2023.
+/// One step of Lion. Chen et al., 2023.
 struct LionStep {
   double lr, beta1, beta2, weight_decay;  ///< decay by lr * weight_decay * p
 };
@@ -222,14 +250,15 @@ struct Kernels {
   /// y[i] = kept ? a[i] / (1 - p) : 0; kept where the counter's uniform number is at least p.
   void (*dropout)(const Tensor& y, const Tensor& a, double p, uint64_t seed, uint64_t offset);
 
-  // ---- Optimizers: dense tensors of one shape and dtype, f32 or f64, written in place in one pass
-  /// velocity may be undefined: no momentum.
-  void (*sgd_step)(const Tensor& p, const Tensor& grad, const Tensor& velocity, const SgdStep& options);
-  void (*adam_step)(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
-                    const AdamStep& options);
-  void (*lion_step)(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const LionStep& options);
-  /// The sum of squares of a dense tensor, in f64.
-  void (*norm_squared)(const Tensor& x, double* result);
+  // ---- Optimizers: parameters and their state are written in place in one pass over memory. A list is done as one
+  // loop or launch, however small its tensors are.
+  void (*sgd_step)(std::span<const SgdTensors> list, const SgdStep& options);
+  void (*adam_step)(std::span<const AdamTensors> list, const AdamStep& options);
+  void (*lion_step)(std::span<const LionTensors> list, const LionStep& options);
+  /// y, one f64 number: the sum of the squares of all elements, in f64. Dense tensors of one device, f32 and f64.
+  void (*norm_squared)(const Tensor& y, std::span<const Tensor> list);
+  /// Multiplies the same by largest / (norm + 1e-6) where that is below 1 and the norm, one f64 number, finite.
+  void (*limit_norm)(std::span<const Tensor> list, const Tensor& norm, double largest);
 };
 
 /// The table of a device.

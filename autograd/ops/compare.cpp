@@ -75,9 +75,9 @@ Tensor logical_not(const Tensor& x) {
 Tensor isfinite(const Tensor& x) {
   check_defined("isfinite", "x", x);
   if (!is_floating(x.dtype())) return ones(x.shape(), {DType::boolean, x.device()});
-  const bool computes = x.dtype() == DType::f32 || x.dtype() == DType::f64;
+  const bool computed = computes(x.dtype(), x.device());
   Tensor y = empty(x.shape(), {DType::boolean, x.device()});
-  kernels(x).unary(UnaryOp::is_finite, y, computes ? x : converted(x, DType::f32));
+  kernels(x).unary(UnaryOp::is_finite, y, computed ? x : converted(x, DType::f32));
   return no_derivative(y);
 }
 

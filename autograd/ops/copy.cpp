@@ -1,4 +1,5 @@
-// Copies: clone, and to another dtype.
+// Copies: clone, and to another dtype or device.
+#include <regard/autograd/backend/cuda_backend.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
@@ -19,6 +20,18 @@ Tensor to(const Tensor& x, DType dtype) {
   Tensor y = empty(x.shape(), {dtype, x.device()});
   kernels(x).copy(y, x);
   if (!is_floating(dtype)) return no_derivative(y);
+  return record("to", y, inputs(x), saved(), [from](const Saved&, const Tensor& g) { return Grads{to(g, from)}; });
+}
+
+Tensor to(const Tensor& x, Device device) {
+  check_defined("to", "x", x);
+  const Device from = x.device();
+  if (from == device) return x;
+  const CudaBackend& backend = need_cuda("to", device.kind == Device::Kind::cuda ? device : from);
+  // Memory is copied as it lies, so that strides are what they were; what has gaps or repeats itself is made dense.
+  const Tensor dense = contiguous(x.detach());
+  Tensor y = empty(x.shape(), {x.dtype(), device});
+  backend.copy(y.raw_data(), device, dense.raw_data(), from, x.numel() * element_size(x.dtype()));
   return record("to", y, inputs(x), saved(), [from](const Saved&, const Tensor& g) { return Grads{to(g, from)}; });
 }
 

@@ -30,8 +30,8 @@ void check_indices(const char* op, const char* what, const Tensor& index, int64_
 
 /// Sums at indices are taken in f32, f64 and i64.
 void check_summable(const char* op, const Tensor& x) {
-  check<DTypeError>(x.dtype() == DType::f32 || x.dtype() == DType::f64 || x.dtype() == DType::i64, op, "adds f32, f64 ",
-                    "and i64, not ", x.dtype(), ": convert with to()");
+  check<DTypeError>(computes(x.dtype(), x.device()) || x.dtype() == DType::i64, op, "adds f32, f64 and i64, not ",
+                    x.dtype(), ": convert with to()");
 }
 
 /// What scatter_add and index_add want of their operands, but for shapes.
@@ -100,9 +100,13 @@ void check_ids(const char* op, const Tensor& ids, int64_t rows) {
   check_indices(op, "id", ids, rows, ": weight has ", rows, " rows");
 }
 
-/// Adds what embedding_backward() gives to `sum` [rows, width], the same bits as their sum: of a large table few rows
-/// get anything.
+/// Adds what embedding_backward() gives to `sum` [rows, width], on the CPU with the bits of their sum: of a large table
+/// few rows get anything.
 void add_embedding_backward(const Tensor& sum, const Tensor& g, const Tensor& ids, int64_t padding_idx) {
+  if (sum.device() != cpu()) {  // each in its place, without waiting for the ids
+    const Tensor rows = padding_idx < 0 ? g : masked_fill(g, unsqueeze(ids == padding_idx, 1), 0);
+    return kernels(g).index_add(sum, 0, ids, rows);
+  }
   const std::vector<int64_t> every = ids.to_vector<int64_t>();
   std::vector<int64_t> used = every;
   std::sort(used.begin(), used.end());
@@ -213,8 +217,9 @@ Tensor embedding(const Tensor& ids, const Tensor& weight, int64_t padding_idx) {
   return record("embedding", y, inputs(weight), saved(list),
                 [rows, width, padding_idx](const Saved& s, const Tensor& g) {
                   Tensor list_of = s[0];
-                  // A tied table has a gradient already: no second one of its size.
-                  if (Tensor* sum = s.sum(0); sum != nullptr && list_of.numel() < rows) {
+                  // A tied table has a gradient already: no second one of its size. On a GPU, to read the ids back
+                  // would take longer.
+                  if (Tensor* sum = s.sum(0); sum != nullptr && list_of.numel() < rows && list_of.device() == cpu()) {
                     check_summable("embedding_backward", g);
                     check_ids("embedding_backward", list_of, rows);
                     add_embedding_backward(*sum, reshape(g, {list_of.numel(), width}), list_of, padding_idx);

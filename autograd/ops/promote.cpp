@@ -8,8 +8,11 @@ namespace regard {
 
 namespace {
 
-void check_computes(const char* op, DType dtype) {
-  check<DTypeError>(dtype != DType::bf16 && dtype != DType::f16, op, "a ", dtype,
+void check_computes(const char* op, const Tensor& x) {
+  const DType dtype = x.impl()->dtype;
+  if (dtype != DType::bf16 && dtype != DType::f16) [[likely]]
+    return;
+  check<DTypeError>(computes(dtype, x.device()), op, "a ", dtype,
                     " tensor only stores; convert it with to(DType::f32) to compute");
 }
 
@@ -17,9 +20,9 @@ void check_computes(const char* op, DType dtype) {
 
 DType common_dtype(const char* op, const Tensor& a, const Tensor& b) {
   const DType first = a.impl()->dtype, second = b.impl()->dtype;
-  check_computes(op, first);
+  check_computes(op, a);
   if (first == second) return first;
-  check_computes(op, second);
+  check_computes(op, b);
   if (is_floating(first) && is_floating(second))
     fail<DTypeError>(op, a.shape(), " of ", first, " and ", b.shape(), " of ", second,
                      ": two different floating dtypes; convert one with to()");
@@ -30,7 +33,7 @@ DType common_dtype(const char* op, const Tensor& a, const Tensor& b) {
 
 DType common_dtype(const char* op, const Tensor& a, Scalar b) {
   const DType dtype = a.impl()->dtype;
-  check_computes(op, dtype);
+  check_computes(op, a);
   if (is_floating(dtype)) return dtype;
   if (b.is_floating()) return DType::f32;
   return dtype == DType::boolean && b.is_boolean() ? DType::boolean : DType::i64;

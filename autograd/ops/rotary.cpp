@@ -21,10 +21,11 @@ namespace {
 
 constexpr const char* name = "rotary_positions";
 
-/// Cosines, then sines, each [positions, pairs], of an f32 or f64.
+/// Cosines, then sines, each [positions, pairs], of an f32 or f64: in memory, or in a tensor on a GPU.
 struct Table {
   int64_t positions = 0;
   std::shared_ptr<void> memory;
+  Tensor there;  // [2, positions, pairs]
 };
 
 Table make_table(double base, int64_t pairs, int64_t positions, DType dtype) {
@@ -39,27 +40,37 @@ Table make_table(double base, int64_t pairs, int64_t positions, DType dtype) {
         sine[t * pairs + j] = static_cast<T>(std::sin(angle));
       }
     }
-    return Table{positions, std::shared_ptr<void>(numbers, numbers->data())};
+    return Table{positions, std::shared_ptr<void>(numbers, numbers->data()), {}};
   });
 }
 
 /// The cosines and sines of positions [offset, offset + count), each [count, pairs]. The table is kept for the next
-/// call and grows by doubling.
-std::pair<Tensor, Tensor> table_rows(double base, int64_t pairs, DType dtype, int64_t offset, int64_t count) {
-  using Key = std::tuple<double, int64_t, DType>;
+/// call, on each device that calls, and grows by doubling.
+std::pair<Tensor, Tensor> table_rows(double base, int64_t pairs, TensorOptions kind, int64_t offset, int64_t count) {
+  using Key = std::tuple<double, int64_t, DType, Device::Kind, int>;
+  const DType dtype = kind.dtype;
+  const Device device = kind.device;
   static std::mutex mutex;
   static auto& tables = *new std::map<Key, Table>;  // kept to the end: other threads may still compute then
   Table found;
   {
     const std::lock_guard lock(mutex);
-    Table& table = tables[Key(base, pairs, dtype)];
-    if (offset + count > table.positions)
-      table = make_table(base, pairs, std::max({offset + count, 2 * table.positions, int64_t{64}}), dtype);
+    Table& table = tables[Key(base, pairs, dtype, device.kind, device.index)];
+    if (offset + count > table.positions) {
+      Table larger = make_table(base, pairs, std::max({offset + count, 2 * table.positions, int64_t{64}}), dtype);
+      if (device != cpu()) {
+        const Shape shape{2, larger.positions, pairs};
+        larger.there = from_blob_untyped(larger.memory.get(), dtype, shape, contiguous_strides(shape), {}).to(device);
+        larger.memory.reset();
+      }
+      table = std::move(larger);
+    }
     found = table;
   }
   const auto rows = [&](int64_t first) {
-    auto* data = static_cast<char*>(found.memory.get()) + first * pairs * element_size(dtype);
     const Shape shape{count, pairs};
+    if (found.there.defined()) return make_view(found.there, shape, contiguous_strides(shape), first * pairs);
+    auto* data = static_cast<char*>(found.memory.get()) + first * pairs * element_size(dtype);
     return from_blob_untyped(data, dtype, shape, contiguous_strides(shape), [kept = found.memory] {});
   };
   return {rows(offset), rows(found.positions + offset)};
@@ -85,7 +96,7 @@ Tensor empty_laid_as(const Tensor& x) {
 Tensor rotated(const Tensor& x, int64_t offset, const RotaryOptions& options, bool back) {
   const int64_t width = options.width > 0 ? options.width : x.size(-1);
   Tensor y = empty_laid_as(x);
-  const auto [cosines, sines] = table_rows(options.base, width / 2, x.dtype(), offset, x.size(-2));
+  const auto [cosines, sines] = table_rows(options.base, width / 2, {x.dtype(), x.device()}, offset, x.size(-2));
   kernels(x).rotate(y, x, cosines, sines, options.interleaved, back);
   return record(name, y, inputs(x), saved(), [offset, options, back](const Saved&, const Tensor& g) {
     return Grads{rotated(g, offset, options, !back)};

@@ -35,9 +35,9 @@ class PlainGpt {
     const float loss = forward(ids, targets);
     backward(ids);
     ++steps_;
-    k_.adam_step(
-        values_, grads_, exp_avg_, exp_avg_sq_,
-        {options_.lr, options_.betas[0], options_.betas[1], options_.eps, options_.weight_decay, true, steps_});
+    const regard::AdamTensors all{values_, grads_, exp_avg_, exp_avg_sq_};
+    k_.adam_step({&all, 1}, {options_.lr, options_.betas[0], options_.betas[1], options_.eps, options_.weight_decay,
+                             true, steps_});
     return loss;
   }
   void set_lr(double lr) { options_.lr = lr; }

@@ -52,6 +52,7 @@ void each_option(OptionsType& o, Visit visit) {
   visit("seed", o.seed);
   visit("threads", o.threads);
   visit("precision", o.precision);
+  visit("device", o.device);
 }
 
 ClassifierOptions of_run(const fs::path& folder) {
@@ -61,7 +62,8 @@ ClassifierOptions of_run(const fs::path& folder) {
     throw UsageError("resume", path.string() + " is not the configuration of a run of finetune_classifier");
   ClassifierOptions options;
   each_option(options, [&](const char* name, auto& value) {
-    if (!json.contains(name) && std::string_view(name) == "precision") return;  // a run from before there was a choice
+    // A run from before there was a choice has none.
+    if (!json.contains(name) && (std::string_view(name) == "precision" || std::string_view(name) == "device")) return;
     if (!json.contains(name)) throw UsageError("resume", path.string() + ": the key '" + name + "' is missing");
     try {
       json.at(name).get_to(value);
@@ -101,7 +103,7 @@ void check_together(const Options& line, const ClassifierOptions& options) {
 
 std::optional<ClassifierOptions> read_classifier_options(int argc, const char* const* argv) {
   ClassifierOptions options;
-  std::optional<std::string> data, validation_data, train, resume, checkpoint;
+  std::optional<std::string> data, validation_data, train, resume, checkpoint, device;
   std::optional<int64_t> steps, longest, decay_steps, threads;
   std::optional<double> lr;
 
@@ -158,6 +160,7 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
   line.integer("threads", threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
   add_precision(line, options.precision);
+  line.device(device, "cpu; with --resume the run's own");
 
   line.section("The results");
   line.text("name", options.name,
@@ -178,6 +181,7 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
       "cased",       "width",           "heads",      "layers", "lr",    "dropout",  "weight-decay", "warmup",
       "decay-steps", "batch",           "eval-every", "seed",   "name",  "precision"};
   options.threads = threads.value_or(regard::num_threads());
+  options.device = device.value_or(options.device);
   if (options.classify) {
     refuse_given(line, decided, "has no meaning with --classify, which trains nothing");
     refuse_given(line, {"steps", "resume"}, "has no meaning with --classify, which trains nothing");
@@ -191,6 +195,7 @@ std::optional<ClassifierOptions> read_classifier_options(int argc, const char* c
     options = of_run(*resume);
     options.resume = *resume;
     options.threads = threads.value_or(regard::num_threads());
+    options.device = device.value_or(options.device);
     options.steps = steps.value_or(options.steps);
     return options;
   }

@@ -31,7 +31,8 @@ struct ClassifierOptions {
   int64_t steps = 0, batch = 32, warmup = 20, decay_steps = 0;
   double lr = 0, weight_decay = 0.01;
   int64_t eval_every = 50, seed = 1, threads = 1;
-  std::string precision = "f32";  // of matrix products; or bf16
+  std::string precision = "f32";  // of matrix products; or tf32, bf16
+  std::string device = "cpu";     // to compute on; a run may go on on another
 
   std::optional<std::string> name = std::nullopt;
   std::optional<std::filesystem::path> resume = std::nullopt;

@@ -27,7 +27,7 @@ class Batches {
     if (frozen) features_ = all_features(model, set.texts);
   }
   Tensor features(const std::vector<int64_t>& indices) const {
-    if (features_.defined()) return index_select(features_, 0, regard::from_vector(indices));
+    if (features_.defined()) return index_select(features_, 0, regard::from_vector(indices).to(features_.device()));
     std::vector<regard::data::WordPieceEncoding> part;
     for (int64_t i : indices) part.push_back(set_.texts[static_cast<std::size_t>(i)]);
     return model_.features(model_.encoder.tokenizer.batch(part));
@@ -35,7 +35,7 @@ class Batches {
   Tensor labels(const std::vector<int64_t>& indices) const {
     std::vector<int64_t> part;
     for (int64_t i : indices) part.push_back(set_.labels[static_cast<std::size_t>(i)]);
-    return regard::from_vector(part);
+    return regard::from_vector(part).to(model_.head.weight.device());
   }
   Judgement judge_all() const {
     return features_.defined() ? judge_features(model_, features_, set_.labels)

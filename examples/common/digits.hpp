@@ -45,6 +45,8 @@ struct Distortion {
 struct PictureBatch {
   regard::Tensor images;  // [B, 1, side, side], -1 (paper) to 1 (ink): numbers around zero are learned from faster
   regard::Tensor labels;  // [B], i64
+
+  PictureBatch to(regard::Device device) const { return {images.to(device), labels.to(device)}; }
 };
 
 /// Pictures `begin` to `end`, as they are.

@@ -43,7 +43,7 @@ nlohmann::ordered_json given_options(const Options& line, const DigitsOptions& o
 std::optional<DigitsOptions> read_digits_options(int argc, const char* const* argv) {
   DigitsOptions options;
   std::optional<int64_t> warmup, decay_steps, threads;
-  std::optional<std::string> resume;
+  std::optional<std::string> resume, device;
   Options line(
       "train_digits",
       "Trains a small vision transformer to read handwritten digits (or to tell pictures of your own apart), "
@@ -96,6 +96,7 @@ std::optional<DigitsOptions> read_digits_options(int argc, const char* const* ar
   line.integer("threads", threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
   add_precision(line, options.precision);
+  line.device(device, "cpu; with --resume the run's own");
 
   line.section("The results");
   line.text("name", options.name,
@@ -111,6 +112,7 @@ std::optional<DigitsOptions> read_digits_options(int argc, const char* const* ar
   if (!line.parse(argc, argv)) return std::nullopt;
 
   options.threads = threads.value_or(regard::num_threads());
+  options.device = device.value_or(options.device);
   options.decay_steps = decay_steps.value_or(std::max(options.steps, usual_steps));
   options.warmup = warmup.value_or(std::min<int64_t>(options.decay_steps / 20, 100));
   if (resume) {
@@ -148,6 +150,7 @@ nlohmann::ordered_json to_json(const DigitsOptions& options) {
   json["seed"] = options.seed;
   json["threads"] = options.threads;
   json["precision"] = options.precision;
+  json["device"] = options.device;
   json["checkpoint_every"] = options.checkpoint_every;
   return json;
 }

@@ -25,7 +25,8 @@ struct DigitsOptions {
   double lr = 2e-3, weight_decay = 0.05, smoothing = 0.1;
   int64_t warmup = 0, decay_steps = 0;  // the learning rate is zero at decay_steps; 0: at `steps`
   int64_t seed = 1, threads = 0;
-  std::string precision = "f32";  // of matrix products; or bf16
+  std::string precision = "f32";  // of matrix products; or tf32, bf16
+  std::string device = "cpu";     // to compute on; a run may go on on another
 
   std::optional<std::string> name;              // of the run's folder
   int64_t checkpoint_every = 500;               // steps; 0: at the end only

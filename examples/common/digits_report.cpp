@@ -73,7 +73,8 @@ void draw_picture_attention(const std::filesystem::path& path, const regard::lay
   drawn.per_line = 1 + static_cast<int64_t>(model.blocks.size());
   if (drawn.per_line <= 5) drawn.per_line *= 2;  // two pictures a line
   for (int64_t number : chosen(pictures, test)) {
-    const auto [logits, weights] = model.forward_with_weights(picture_batch(pictures, number, number + 1).images);
+    const auto [logits, weights] =
+        model.forward_with_weights(picture_batch(pictures, number, number + 1).to(model.device()).images);
     const auto first = pictures.shades.begin() + number * pictures.side * pictures.side;
     Picture picture;
     picture.rows = picture.columns = pictures.side;

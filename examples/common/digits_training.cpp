@@ -23,9 +23,10 @@ int64_t count_right(const Tensor& logits, const Tensor& labels) {
 PictureTest test_pictures(const regard::layers::VisionTransformer& model, const LabelledPictures& pictures,
                           int64_t batch) {
   regard::NoGrad no_grad;
+  const regard::Device device = model.device();
   PictureTest test;
   for (int64_t begin = 0; begin < pictures.count(); begin += batch) {
-    const PictureBatch some = picture_batch(pictures, begin, std::min(begin + batch, pictures.count()));
+    const PictureBatch some = picture_batch(pictures, begin, std::min(begin + batch, pictures.count())).to(device);
     const Tensor logits = model(some.images);  // [B, classes]
     const auto [certainty, answers] = max(softmax(logits, -1), -1);
     test.loss += cross_entropy(logits, some.labels, {.reduction = regard::Reduction::sum}).item<double>();
@@ -67,7 +68,8 @@ PictureTraining::Step PictureTraining::take_step() {
   const PictureBatch batch =
       distorted_batch(pictures_.training, order_.at(state_.step / per_epoch, state_.step % per_epoch),
                       {.shift = options_.shift, .turn = options_.turn, .stretch = options_.stretch},
-                      static_cast<uint64_t>(options_.seed), state_.step);
+                      static_cast<uint64_t>(options_.seed), state_.step)
+          .to(parameters_.front().device());
   const Tensor logits = model_(batch.images);  // [B, classes]
   const Tensor loss = cross_entropy(logits, batch.labels, {.label_smoothing = options_.smoothing});
   optimizer_.zero_grad();

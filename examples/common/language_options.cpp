@@ -43,6 +43,7 @@ void each_option(OptionsType& o, Visit visit) {
   visit("seed", o.seed);
   visit("threads", o.threads);
   visit("precision", o.precision);
+  visit("device", o.device);
   visit("eval_every", o.eval_every);
   visit("validation_tokens", o.validation_tokens);
   visit("sample_every", o.sample_every);
@@ -109,7 +110,7 @@ void check_together(const Options& line, const LanguageOptions& o) {
 
 std::optional<LanguageOptions> read_language_options(int argc, const char* const* argv) {
   LanguageOptions options;
-  std::optional<std::string> from, resume, profile;
+  std::optional<std::string> from, resume, profile, device;
   std::optional<int64_t> steps, context, threads, keep, sample_every, sample_length;
 
   Options line(
@@ -173,6 +174,7 @@ std::optional<LanguageOptions> read_language_options(int argc, const char* const
   line.integer("threads", threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
   add_precision(line, options.precision);
+  line.device(device, "cpu; with --resume the run's own");
 
   line.section("What is shown and kept");
   line.integer("eval-every", options.eval_every, "steps between validations, each followed by a checkpoint",
@@ -217,6 +219,7 @@ std::optional<LanguageOptions> read_language_options(int argc, const char* const
   else if (!options.from.empty() && !resume)
     options.context = 0;  // the model's own
   options.threads = threads.value_or(regard::num_threads());
+  options.device = device.value_or(options.device);
   options.keep = keep.value_or(options.keep);
   options.sample_every = sample_every.value_or(options.sample_every);
   options.sample_length = sample_length.value_or(options.sample_length);
@@ -240,7 +243,8 @@ LanguageOptions language_options_from_json(const Json& json, const std::string& 
     throw std::runtime_error(file + ": not the configuration of a run of train_language_model");
   LanguageOptions options;
   each_option(options, [&](const char* name, auto& value) {
-    if (!json.contains(name) && std::string_view(name) == "precision") return;  // a run from before there was a choice
+    // A run from before there was a choice has none.
+    if (!json.contains(name) && (std::string_view(name) == "precision" || std::string_view(name) == "device")) return;
     if (!json.contains(name)) throw std::runtime_error(file + ": the key " + name + " is missing");
     try {
       json.at(name).get_to(value);

@@ -31,7 +31,8 @@ struct LanguageOptions {
   double lr = 1e-3, min_lr = 1e-4, weight_decay = 0.1, clip = 1;
   int64_t warmup = 100, decay_steps = 2000;
   int64_t seed = 1, threads = 1;
-  std::string precision = "f32";  // of matrix products; or bf16
+  std::string precision = "f32";  // of matrix products; or tf32, bf16
+  std::string device = "cpu";     // to compute on; a run may go on on another
 
   // What is shown and kept
   int64_t eval_every = 200, validation_tokens = 32768;

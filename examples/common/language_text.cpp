@@ -182,10 +182,11 @@ LanguageScore score(const regard::layers::GPT& model, const data::TokenFile& tex
   const auto look = [&](int64_t length) {
     const Tensor all = text.windows(begins, length + 1);  // [B, T + 1]
     const Tensor ids = all.slice(1, 0, length).contiguous(), following = all.slice(1, 1).contiguous();
-    const Tensor scores = model(ids);  // [B, T, vocabulary]
-    loss +=
-        cross_entropy(scores.view({-1, scores.size(2)}), following.view({-1}), {.reduction = regard::Reduction::sum})
-            .item<double>();
+    const regard::Device device = model.tokens.weight.device();
+    const Tensor scores = model(ids.to(device));  // [B, T, vocabulary]
+    loss += cross_entropy(scores.view({-1, scores.size(2)}), following.view({-1}).to(device),
+                          {.reduction = regard::Reduction::sum})
+                .item<double>();
     for (int64_t id : following.to_vector<int64_t>()) characters += characters_of[static_cast<std::size_t>(id)];
     tokens += following.numel();
     begins.clear();

@@ -59,7 +59,7 @@ LanguageTraining::Step LanguageTraining::take_step() {
   for (int64_t pass = 0; pass < options_.grad_accumulation; ++pass) {
     const int64_t epoch = order_.epoch();
     const std::vector<int64_t> begins = rows_.begins(order_.next(), epoch);
-    const Tensor all = text_.training.windows(begins, context + 1);  // [B, T + 1]
+    const Tensor all = text_.training.windows(begins, context + 1).to(model_.tokens.weight.device());  // [B, T + 1]
     const Tensor loss = model_.loss(all.slice(1, 0, context).contiguous(), all.slice(1, 1).contiguous());
     const int64_t tokens = std::ssize(begins) * context;  // fewer in the last batch of an epoch
     step.tokens += tokens;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 #include <new>
+#include <regard/autograd/cuda.hpp>
+#include <regard/autograd/error.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/utf8.hpp>
 #include <utility>
@@ -121,6 +123,17 @@ std::optional<std::string> nearest(std::string_view word, const std::vector<std:
   return best;
 }
 
+regard::Device device_named(const std::string& name) {
+  try {
+    return regard::parse_device(name);
+  } catch (const regard::DeviceError& error) {
+    constexpr std::string_view prefix = "device: ";
+    std::string_view message = error.what();
+    if (message.starts_with(prefix)) message.remove_prefix(prefix.size());
+    throw UsageError("device", message);
+  }
+}
+
 Options::Options(std::string program, std::string summary)
     : program_(std::move(program)), summary_(std::move(summary)), sections_{"Options"} {}
 
@@ -192,6 +205,16 @@ void Options::choice(std::string name, std::string& value, std::vector<std::stri
     return [&value, text] { value = text; };
   };
   declare({name, "NAME", std::move(explanation), joined(choices), value, 0, read});
+}
+
+void Options::device(std::optional<std::string>& value, std::string default_in_words) {
+  auto read = [&value](const std::string& text) -> std::function<void()> {
+    return [&value, name = to_string(device_named(text))] { value = name; };
+  };
+  declare({"device", "NAME",
+           "what to compute on: the processor, cpu, or a graphics card, cuda (the first one, cuda:0) or cuda:N, where "
+           "Regard was built for it",
+           "", std::move(default_in_words), 0, read});
 }
 
 void Options::flag(std::string name, bool& value, std::string explanation) {

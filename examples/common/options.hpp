@@ -4,6 +4,7 @@
 #include <functional>
 #include <iostream>
 #include <optional>
+#include <regard/autograd/device.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -64,6 +65,9 @@ class Options {
              std::string placeholder = "TEXT");
   /// One of `choices`.
   void choice(std::string name, std::string& value, std::vector<std::string> choices, std::string explanation);
+  /// --device, what to compute on: `cpu`, `cuda` or `cuda:N`. A device that is not there is an error in parse(), and so
+  /// before a program reads or writes anything.
+  void device(std::optional<std::string>& value, std::string default_in_words = "cpu");
   /// True where the option is given; takes no value.
   void flag(std::string name, bool& value, std::string explanation);
   /// What stands on the command line beside the options, in its order; without this it is an error.
@@ -110,6 +114,9 @@ class Options {
   };
   std::optional<Arguments> arguments_;
 };
+
+/// The device that --device names so. Throws UsageError where there is none, which says why.
+regard::Device device_named(const std::string& name);
 
 /// Whichever of `candidates` is spelled most like `word`, if any is near enough to be what was meant.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);

@@ -55,14 +55,14 @@ void check_unchanged(const nlohmann::ordered_json& given, const nlohmann::ordere
 std::vector<std::string> command_line(const std::string& program, const nlohmann::ordered_json& config,
                                       const std::vector<std::string>& leave_out);
 
-/// The options of the run in `folder`, which `config` holds, with --steps, --threads and --checkpoint-every as they are
-/// in `given`; anything else that is given must be as it was (see check_unchanged()). `read(argc, argv)` is the
-/// program's own reading of its command line, and its error is a std::runtime_error that names config.json, unless it
-/// is about the --steps that are given now. `leave_out` are keys of the config that are no options.
+/// The options of the run in `folder`, which `config` holds, with --steps, --threads, --device and --checkpoint-every
+/// as they are in `given`; anything else that is given must be as it was (see check_unchanged()). `read(argc, argv)` is
+/// the program's own reading of its command line, and its error is a std::runtime_error that names config.json, unless
+/// it is about the --steps that are given now. `leave_out` are keys of the config that are no options.
 template <typename Read>
 auto options_of_run(const std::filesystem::path& folder, const std::string& program, nlohmann::ordered_json config,
                     const nlohmann::ordered_json& given, const std::vector<std::string>& leave_out, Read read) {
-  const std::vector<std::string> may_change{"steps", "threads", "checkpoint_every"};
+  const std::vector<std::string> may_change{"steps", "threads", "device", "checkpoint_every"};
   check_unchanged(given, config, may_change, folder);
   for (const std::string& key : may_change)
     if (given.contains(key)) config[key] = given.at(key);

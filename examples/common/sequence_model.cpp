@@ -32,12 +32,14 @@ SequenceRows SequenceModel::rows(const std::vector<int64_t>& token_rows, int64_t
     for (int64_t place = 0; place < length; ++place)  // only padding can lie behind the longest answer
       places.push_back(longest_input + std::min(place - start, longest_output));
   }
-  return {regard::from_vector(token_rows, {count, length}), regard::from_vector(places, {count, length})};
+  const regard::Device device = tokens.weight.device();
+  return {regard::from_vector(token_rows, {count, length}).to(device),
+          regard::from_vector(places, {count, length}).to(device)};
 }
 
 Tensor SequenceModel::embed(const SequenceRows& rows) const {
-  return tokens(rows.tokens) + from_front(regard::arange(rows.tokens.size(1))) +
-         from_start(rows.from_start);  // [B, T, width]
+  const Tensor places = regard::arange(rows.tokens.size(1), {regard::DType::i64, rows.tokens.device()});
+  return tokens(rows.tokens) + from_front(places) + from_start(rows.from_start);  // [B, T, width]
 }
 
 Tensor SequenceModel::operator()(const SequenceRows& rows) const {

@@ -36,7 +36,8 @@ struct SequenceModel : regard::layers::Layer {
 
   explicit SequenceModel(const SequenceModelOptions& options);
 
-  /// Rows of `batch.answer` or of a part of it. Throws std::invalid_argument for a row without a start token.
+  /// Rows of `batch.answer` or of a part of it, on the model's device. Throws std::invalid_argument for a row without a
+  /// start token.
   SequenceRows rows(const std::vector<int64_t>& token_rows, int64_t count) const;
 
   /// Scores of each token to be the next: [B, T, vocabulary].

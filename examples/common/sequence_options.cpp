@@ -71,7 +71,7 @@ SequenceOptions resumed(const std::filesystem::path& folder, const nlohmann::ord
 
 std::optional<SequenceOptions> read_sequence_options(int argc, const char* const* argv) {
   SequenceOptions options;
-  std::optional<std::string> pairs, resume;
+  std::optional<std::string> pairs, resume, device;
   std::optional<int64_t> length, width, heads, layers, steps, batch, warmup, decay_steps, threads;
   std::optional<double> held_out, lr;
 
@@ -126,6 +126,7 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
   line.integer("threads", threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
   add_precision(line, options.precision);
+  line.device(device, "cpu; with --resume the run's own");
 
   line.section("The results");
   line.text("name", options.name,
@@ -178,6 +179,7 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
     add("seed", options.seed);
     add("threads", threads);
     add("precision", options.precision);
+    add("device", device);
     add("checkpoint-every", options.checkpoint_every);
     SequenceOptions run = resumed(*resume, given);
     run.profile = options.profile;
@@ -197,6 +199,7 @@ std::optional<SequenceOptions> read_sequence_options(int argc, const char* const
   options.decay_steps = decay_steps.value_or(std::max(options.steps, defaults.steps));
   options.warmup = warmup.value_or(std::min<int64_t>(options.decay_steps / 20, 100));
   options.threads = threads.value_or(regard::num_threads());
+  options.device = device.value_or(options.device);
   check_together(line, options);
   check_decay(options.steps, options.warmup, options.decay_steps);
   if (pairs) options.task = "pairs";
@@ -227,6 +230,7 @@ nlohmann::ordered_json to_json(const SequenceOptions& options) {
   json["seed"] = options.seed;
   json["threads"] = options.threads;
   json["precision"] = options.precision;
+  json["device"] = options.device;
   json["checkpoint_every"] = options.checkpoint_every;
   return json;
 }

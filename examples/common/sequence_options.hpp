@@ -25,7 +25,8 @@ struct SequenceOptions {
   double lr = 0, weight_decay = 0.01;
   int64_t warmup = 0, decay_steps = 0;  // decay_steps of 0: the steps
   int64_t seed = 1, threads = 0;
-  std::string precision = "f32";  // of matrix products; or bf16
+  std::string precision = "f32";  // of matrix products; or tf32, bf16
+  std::string device = "cpu";     // to compute on; a run may go on on another
 
   int64_t checkpoint_every = 250;  // steps; 0: at the end only
 

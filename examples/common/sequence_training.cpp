@@ -23,7 +23,7 @@ struct Answered {
 
 Answered read(const SequenceModel& model, const SequenceBatch& batch) {
   Tensor logits = model(model.rows(batch.answer, batch.rows));  // [B, T, vocabulary]
-  return {logits.view({-1, logits.size(2)}), regard::from_vector(batch.targets)};
+  return {logits.view({-1, logits.size(2)}), regard::from_vector(batch.targets).to(logits.device())};
 }
 
 int64_t count_right(const Answered& answered) {  // targets that are ignored equal no token

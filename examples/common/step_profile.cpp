@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <regard/autograd/cuda.hpp>
 #include <regard/autograd/error.hpp>
 #include <regard/examples/common/options.hpp>
 #include <regard/examples/common/step_profile.hpp>
@@ -16,7 +17,10 @@ StepProfile::StepProfile(const std::optional<std::string>& file, int64_t steps)
 void StepProfile::next_step() {
   if (!file_) return;
   const int64_t step = step_++;
-  if (step == first_) profiler_.emplace();
+  if (step == first_) {
+    regard::set_cuda_synchronous(true);  // each op waits for what it asked of a GPU, so that its time is its own
+    profiler_.emplace();
+  }
   if (!profiler_ || !profiler_->recording()) return;
   region_.emplace("step");
   ++profiled_;
@@ -24,7 +28,10 @@ void StepProfile::next_step() {
 
 void StepProfile::step_is_over() {
   region_.reset();
-  if (profiled_ == most_steps && profiler_->recording()) profiler_->stop();
+  if (profiled_ == most_steps && profiler_->recording()) {
+    profiler_->stop();
+    regard::set_cuda_synchronous(false);
+  }
 }
 
 void StepProfile::finish(std::ostream& out) {
@@ -35,6 +42,7 @@ void StepProfile::finish(std::ostream& out) {
     return;
   }
   profiler_->stop();
+  regard::set_cuda_synchronous(false);
   out << "\nprofile of " << profiled_ << (profiled_ == 1 ? " step" : " steps") << ", after " << first_ << ":\n"
       << profiler_->table();
   try {

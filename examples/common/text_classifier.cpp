@@ -21,7 +21,8 @@ TextClassifier::TextClassifier(regard::layers::SentenceEncoder sentence_encoder,
       labels(std::move(classes)) {}
 
 Tensor TextClassifier::features(const regard::data::WordPieceBatch& batch) const {
-  Tensor vectors = encoder(batch.ids, batch.mask, batch.types);  // [N, width]
+  const regard::Device device = head.weight.device();
+  Tensor vectors = encoder(batch.ids.to(device), batch.mask.to(device), batch.types.to(device));  // [N, width]
   return encoder.options.normalise ? vectors * std::sqrt(static_cast<double>(encoder.width())) : vectors;
 }
 
@@ -63,15 +64,16 @@ Tensor all_features(const TextClassifier& model, const std::vector<regard::data:
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return texts[static_cast<std::size_t>(a)].ids.size() < texts[static_cast<std::size_t>(b)].ids.size();
   });
-  Tensor result = regard::empty({static_cast<int64_t>(texts.size()), model.encoder.width()});
+  regard::Tensors parts;  // in that order
   for (std::size_t begin = 0; begin < order.size(); begin += batch) {
     const std::size_t end = std::min(begin + batch, order.size());
     std::vector<regard::data::WordPieceEncoding> part;
     for (std::size_t i = begin; i < end; ++i) part.push_back(texts[static_cast<std::size_t>(order[i])]);
-    const Tensor features = model.features(model.encoder.tokenizer.batch(part));
-    for (std::size_t i = begin; i < end; ++i) result[order[i]].copy_(features[static_cast<int64_t>(i - begin)]);
+    parts.push_back(model.features(model.encoder.tokenizer.batch(part)));
   }
-  return result;
+  std::vector<int64_t> places(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) places[static_cast<std::size_t>(order[i])] = static_cast<int64_t>(i);
+  return cat(parts, 0).index_select(0, regard::from_vector(places).to(model.head.weight.device()));
 }
 
 Judgement judge_features(const TextClassifier& model, const Tensor& features, const std::vector<int64_t>& labels) {
@@ -82,7 +84,8 @@ Judgement judge_features(const TextClassifier& model, const Tensor& features, co
   const auto indices = classes.to_vector<int64_t>();
   Judgement result;
   for (std::size_t i = 0; i < indices.size(); ++i) result.guesses.push_back({indices[i], probabilities[i]});
-  if (!labels.empty()) result.loss = regard::cross_entropy(logits, regard::from_vector(labels)).item<double>();
+  if (!labels.empty())
+    result.loss = regard::cross_entropy(logits, regard::from_vector(labels).to(logits.device())).item<double>();
   return result;
 }
 

@@ -10,23 +10,36 @@
 namespace examples {
 
 void add_precision(Options& line, std::string& precision) {
-  line.choice("precision", precision, {"f32", "bf16"},
-              "what matrix products are computed in; bf16 takes less time on processors that have it, and rounds what "
-              "is multiplied to three digits; weights, gradients and all else stay f32");
+  line.choice("precision", precision, {"f32", "tf32", "bf16"},
+              "what matrix products are computed in; bf16 takes less time on graphics cards and processors that have "
+              "it, and rounds what is multiplied to three digits; tf32, on graphics cards alone, to four; weights, "
+              "gradients and all else stay f32");
 }
 
 void use_precision(const std::string& precision) {
-  if (precision != "f32" && precision != "bf16")
-    throw UsageError("precision", in_quotes(precision) + " is not f32 or bf16");
-  regard::set_matmul_precision(precision == "bf16" ? regard::MatmulPrecision::bf16 : regard::MatmulPrecision::f32);
+  using regard::MatmulPrecision;
+  if (precision != "f32" && precision != "tf32" && precision != "bf16")
+    throw UsageError("precision", in_quotes(precision) + " is not f32, tf32 or bf16");
+  regard::set_matmul_precision(precision == "bf16"   ? MatmulPrecision::bf16
+                               : precision == "tf32" ? MatmulPrecision::tf32
+                                                     : MatmulPrecision::f32);
 }
 
-void introduce_results(std::ostream& out, const RunFolder& folder, int64_t step) {
-  out << "computing " << regard::cpu_report() << "\n";
-  if (regard::matmul_precision() == regard::MatmulPrecision::bf16) {
-    out << "precision "
-        << (regard::bf16_matmul_available() ? "matrix products in bf16, all else in f32\n"
-                                            : "f32: this processor has no fast products in bf16\n");
+void introduce_results(std::ostream& out, const RunFolder& folder, int64_t step, regard::Device device) {
+  const bool on_cpu = device == regard::cpu();
+  out << "computing " << (on_cpu ? regard::cpu_report() : "on " + to_string(device)) << "\n";
+  switch (regard::matmul_precision()) {
+    case regard::MatmulPrecision::f32:
+      break;
+    case regard::MatmulPrecision::tf32:
+      out << "precision "
+          << (on_cpu ? "f32: tf32 is for graphics cards\n" : "matrix products in tf32, all else in f32\n");
+      break;
+    case regard::MatmulPrecision::bf16:
+      out << "precision "
+          << (!on_cpu || regard::bf16_matmul_available() ? "matrix products in bf16, all else in f32\n"
+                                                         : "f32: this processor has no fast products in bf16\n");
+      break;
   }
   out << "results   " << folder.path.string() << "\n";
   if (folder.moved_earlier) out << "          (an earlier run's are now " << folder.moved_earlier->string() << ")\n";

@@ -16,13 +16,13 @@
 
 namespace examples {
 
-/// The option --precision of a program that trains: f32 or bf16, what matrix products are computed in.
+/// The option --precision of a program that trains: f32, tf32 or bf16, what matrix products are computed in.
 void add_precision(Options& line, std::string& precision);
 /// Makes it so, for the whole program. Throws UsageError for another word, which a run's config.json may hold.
 void use_precision(const std::string& precision);
 
-/// The end of a run's introduction: what it computes with, and where its results go.
-void introduce_results(std::ostream& out, const RunFolder& folder, int64_t step);
+/// The end of a run's introduction: what it computes on and with, and where its results go.
+void introduce_results(std::ostream& out, const RunFolder& folder, int64_t step, regard::Device device);
 
 /// "training diverged: the loss of step 7 is nan (learning rate 0.5); a lower --lr may help". Nothing where
 /// loss and norm are finite.

@@ -75,11 +75,11 @@ Translator read_translator(const std::filesystem::path& run) {
   return translator;
 }
 
-SourceBatch source_batch(const std::vector<std::vector<int64_t>>& sources) {
+SourceBatch source_batch(const std::vector<std::vector<int64_t>>& sources, regard::Device device) {
   std::vector<std::vector<int64_t>> rows = sources;
   for (auto& row : rows) row.push_back(SymbolVocabulary::end);  // an empty source is one token, too
   regard::data::Padded padded = regard::data::pad(rows, SymbolVocabulary::padding);
-  return {padded.ids, padded.mask};
+  return {padded.ids.to(device), padded.mask.to(device)};
 }
 
 SearchOptions search_options(const EncoderDecoder& model, int64_t beam, double length_penalty, int64_t n_best) {
@@ -95,6 +95,7 @@ std::vector<std::vector<Hypothesis>> translate(const EncoderDecoder& model,
                                                const std::vector<std::vector<int64_t>>& sources,
                                                const SearchOptions& options, int64_t batch) {
   regard::NoGrad no_grad;
+  const regard::Device device = model.device();
   std::vector<std::size_t> order(sources.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -104,7 +105,7 @@ std::vector<std::vector<Hypothesis>> translate(const EncoderDecoder& model,
     const std::size_t end = std::min(begin + static_cast<std::size_t>(batch), order.size());
     std::vector<std::vector<int64_t>> part;
     for (std::size_t i = begin; i < end; ++i) part.push_back(sources[order[i]]);
-    const SourceBatch rows = source_batch(part);
+    const SourceBatch rows = source_batch(part, device);
     const auto step = model.search_step(rows.ids, rows.mask);
     const auto count = static_cast<int64_t>(part.size());
     if (options.beam == 1) {

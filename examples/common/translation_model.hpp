@@ -34,7 +34,7 @@ struct SourceBatch {
   regard::Tensor ids;   // [N, S], i64
   regard::Tensor mask;  // [N, S], bool
 };
-SourceBatch source_batch(const std::vector<std::vector<int64_t>>& sources);
+SourceBatch source_batch(const std::vector<std::vector<int64_t>>& sources, regard::Device device = {});
 
 /// The n best translations of each source (tokens without start and end), best first; a beam of 1 is greedy search.
 /// Sources of like length are translated together, `batch` at a time. The model should be in evaluation mode.

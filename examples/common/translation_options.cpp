@@ -51,6 +51,7 @@ struct Given {
   std::optional<std::string> pairs, dictionary, resume, name;
   std::string task = "dates", source_symbols = "characters", target_symbols = "characters", stress = "remove";
   std::string precision = "f32";
+  std::optional<std::string> device;
   std::optional<int64_t> examples, width, heads, layers, steps, batch, warmup, decay_steps, threads;
   std::optional<double> held_out, dropout, lr, label_smoothing;
   int64_t length = 128, beam = 4, checkpoint_every = 250, seed = 1;
@@ -114,6 +115,7 @@ Options command_line(Given& given) {
   line.integer("threads", given.threads, "threads to compute with", "as many as there are processors",
                {.at_least = 1, .at_most = 1024});
   add_precision(line, given.precision);
+  line.device(given.device, "cpu; with --resume the run's own");
 
   line.section("The results");
   line.text("name", given.name,
@@ -164,6 +166,7 @@ TranslationOptions from_defaults(const Given& given) {
   options.label_smoothing = given.label_smoothing.value_or(defaults.label_smoothing);
   options.seed = given.seed;
   options.precision = given.precision;
+  options.device = given.device.value_or(options.device);
   options.beam = given.beam;
   options.length_penalty = given.length_penalty;
   options.checkpoint_every = given.checkpoint_every;
@@ -204,6 +207,7 @@ void each_option(TheOptions& options, Visit visit) {
   visit("seed", options.seed);
   visit("threads", options.threads);
   visit("precision", options.precision);
+  visit("device", options.device);
   visit("checkpoint_every", options.checkpoint_every);
 }
 
@@ -220,7 +224,7 @@ TranslationOptions from_run(const Options& line, const Given& given) {
     std::replace(name.begin(), name.end(), '_', '-');
     if (key != "task" && key != "file" && line.given(name)) said[key] = value;
   }
-  const std::vector<std::string> may_change = {"steps",    "threads", "checkpoint_every",
+  const std::vector<std::string> may_change = {"steps",    "threads", "checkpoint_every", "device",
                                                "examples", "beam",    "length_penalty"};
   check_unchanged(said, config, may_change, folder);
   TranslationOptions options;
@@ -240,6 +244,7 @@ TranslationOptions from_run(const Options& line, const Given& given) {
                                    {"steps", options.steps}})
     if (value < 1) throw std::runtime_error((folder / "config.json").string() + ": " + key + " is less than 1");
   options.resume = given.resume;
+  options.device = given.device.value_or(options.device);
   if (line.given("steps")) options.steps = *given.steps;
   if (line.given("examples")) options.examples = *given.examples;
   if (line.given("beam")) options.beam = given.beam;
@@ -282,7 +287,8 @@ TranslationOptions translation_options_from_json(const nlohmann::ordered_json& j
   each_option(options, [&](const char* key, auto& value) {
     if constexpr (requires { value.value(); }) {
       if (json.contains(key)) value = json.at(key).template get<std::string>();
-    } else if (json.contains(key) || std::string_view(key) != "precision") {  // there was no choice at first
+    } else if (json.contains(key) || (std::string_view(key) != "precision" && std::string_view(key) != "device")) {
+      // there was no choice of those two at first
       json.at(key).get_to(value);
     }
   });

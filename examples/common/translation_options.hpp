@@ -27,7 +27,8 @@ struct TranslationOptions {
   int64_t warmup = 0, decay_steps = 0;
   int64_t checkpoint_every = 250;  // steps; 0: at the end only
   int64_t seed = 1, threads = 0;
-  std::string precision = "f32";  // of matrix products; or bf16
+  std::string precision = "f32";  // of matrix products; or tf32, bf16
+  std::string device = "cpu";     // to compute on; a run may go on on another
 
   std::optional<std::string> name;    // of the run's folder
   std::optional<std::string> resume;  // the folder of a run that is to go on

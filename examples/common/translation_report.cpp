@@ -92,9 +92,9 @@ void draw_cross_attention(const std::filesystem::path& path, const EncoderDecode
   told.insert(told.end(), best.tokens.begin(), best.tokens.end());
   if (!best.ended) told.pop_back();
   const auto length = std::ssize(told);
-  const SourceBatch rows = source_batch({read});
+  const SourceBatch rows = source_batch({read}, model.device());
   const auto [logits, weights] =
-      model.forward_with_weights(rows.ids, regard::from_vector(told, {1, length}), rows.mask);
+      model.forward_with_weights(rows.ids, regard::from_vector(told, {1, length}).to(model.device()), rows.mask);
 
   HeatMaps picture;
   picture.title = "What each symbol attends to: " + source + " -> " + target_vocabulary.decode(best.tokens);

@@ -28,7 +28,7 @@ int64_t count_right(const Tensor& logits, const Tensor& following) {  // what is
 
 }  // namespace
 
-TranslationBatch translation_batch(const std::vector<TranslationExample>& examples) {
+TranslationBatch translation_batch(const std::vector<TranslationExample>& examples, regard::Device device) {
   std::vector<std::vector<int64_t>> sources, targets, following;
   TranslationBatch batch;
   for (const TranslationExample& example : examples) {
@@ -41,21 +41,23 @@ TranslationBatch translation_batch(const std::vector<TranslationExample>& exampl
     batch.tokens += std::ssize(example.source_tokens) + 1 + std::ssize(following.back());
   }
   constexpr int64_t ignored = -100;
-  batch.source = source_batch(sources);
-  batch.target = regard::data::pad(targets, SymbolVocabulary::padding).ids;
-  batch.following = regard::data::pad(following, ignored).ids.view({-1});
+  batch.source = source_batch(sources, device);
+  batch.target = regard::data::pad(targets, SymbolVocabulary::padding).ids.to(device);
+  batch.following = regard::data::pad(following, ignored).ids.view({-1}).to(device);
   return batch;
 }
 
 TranslationFit measure_fit(const EncoderDecoder& model, const std::vector<TranslationExample>& examples,
                            int64_t batch) {
   regard::NoGrad no_grad;
+  const regard::Device device = model.device();
   double loss = 0;
   int64_t right = 0, targets = 0;
   for (std::size_t begin = 0; begin < examples.size(); begin += static_cast<std::size_t>(batch)) {
     const std::size_t end = std::min(begin + static_cast<std::size_t>(batch), examples.size());
     const TranslationBatch part = translation_batch(
-        {examples.begin() + static_cast<std::ptrdiff_t>(begin), examples.begin() + static_cast<std::ptrdiff_t>(end)});
+        {examples.begin() + static_cast<std::ptrdiff_t>(begin), examples.begin() + static_cast<std::ptrdiff_t>(end)},
+        device);
     const Tensor logits = read(model, part);
     loss += cross_entropy(logits, part.following, {.reduction = regard::Reduction::sum}).item<double>();
     right += count_right(logits, part.following);
@@ -75,7 +77,8 @@ TranslationTraining::TranslationTraining(EncoderDecoder& model, const Translatio
       state_{.model = model, .optimizer = &optimizer_, .schedule = &schedule_} {}
 
 TranslationTraining::Step TranslationTraining::take_step() {
-  const TranslationBatch batch = translation_batch(task_.training_batch(state_.step, options_.batch));
+  const TranslationBatch batch =
+      translation_batch(task_.training_batch(state_.step, options_.batch), parameters_.front().device());
   const Tensor logits = read(model_, batch);
   const Tensor loss = cross_entropy(logits, batch.following, {.label_smoothing = options_.label_smoothing});
   optimizer_.zero_grad();

@@ -21,7 +21,7 @@ struct TranslationBatch {
   int64_t tokens = 0;        // of source and target, with their ends
   int64_t targets = 0;       // to be said
 };
-TranslationBatch translation_batch(const std::vector<TranslationExample>& examples);
+TranslationBatch translation_batch(const std::vector<TranslationExample>& examples, regard::Device device = {});
 
 /// How a model does on examples when it is told the right target so far.
 struct TranslationFit {

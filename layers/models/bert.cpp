@@ -66,8 +66,8 @@ Tensor Bert::operator()(const Tensor& ids, const Tensor& mask, const Tensor& tok
     check<ShapeError>(token_types.shape() == ids.shape(), "Bert", "types ", token_types.shape(),
                       " should have the shape of ids ", ids.shape());
   Tensor x = tokens(ids);  // [N, T, width]
-  x = x + types(token_types.defined() ? token_types : zeros(ids.shape(), DType::i64));
-  x = x + positions(arange(length)).unsqueeze(0);  // the last, as the reference adds them
+  x = x + types(token_types.defined() ? token_types : zeros(ids.shape(), {DType::i64, ids.device()}));
+  x = x + positions(arange(length, {DType::i64, ids.device()})).unsqueeze(0);  // the last, as the reference adds them
   x = drop(norm(x));
   for (const TransformerEncoderLayer& block : blocks) x = block(x, {.mask = {}, .key_mask = mask});
   return x;

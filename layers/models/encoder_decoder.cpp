@@ -60,7 +60,7 @@ void DecodingState::reorder(const std::vector<int64_t>& order) {
     check<IndexError>(row >= 0 && row < rows(), "DecodingState::reorder", "row ", row, " is outside [0, ", rows(), ")");
     next_sources.push_back(sources[static_cast<size_t>(row)]);
   }
-  const Tensor index = from_vector(order);
+  const Tensor index = from_vector(order).to(memory.device());
   // The rows of one source have the same memory, and most reorderings are among them.
   const bool same_sources = next_sources == sources;
   for (DecoderCache& cache : caches) {
@@ -188,7 +188,8 @@ SearchStep EncoderDecoder::search_step(const Tensor& source, const Tensor& sourc
   return [this, state](const std::vector<int64_t>& rows, const std::vector<int64_t>& tokens) {
     state->reorder(rows);
     const auto count = static_cast<int64_t>(tokens.size());
-    return step(from_vector(tokens, {count, 1}), *state).squeeze(1);  // [R, target_vocabulary]
+    const Tensor next = from_vector(tokens, {count, 1}).to(state->memory.device());
+    return step(next, *state).squeeze(1);  // [R, target_vocabulary]
   };
 }
 

@@ -119,7 +119,7 @@ std::vector<int64_t> generate(const GPT& model, const std::vector<int64_t>& prom
       begin = read = start;
     }
     const std::vector<int64_t> unread(text.begin() + read, text.end());
-    const Tensor ids = from_vector(unread, {1, std::ssize(unread)});
+    const Tensor ids = from_vector(unread, {1, std::ssize(unread)}).to(model.tokens.weight.device());
     const Tensor features = options.cache ? model.features(ids, caches) : model.features(ids);  // [1, T, width]
     read = end;
     const Tensor scores = model.scores(features.select(1, -1)).select(0, 0);  // [vocabulary]

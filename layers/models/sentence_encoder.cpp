@@ -173,7 +173,8 @@ void SentenceEncoder::save(const fs::path& folder) const {
 
 Tensor SentenceEncoder::operator()(const Tensor& ids, const Tensor& mask, const Tensor& types) const {
   Tensor x = bert(ids, mask, types);  // [N, T, width]
-  Tensor pooled = pool_tokens(x, mask.defined() ? mask : ones(ids.shape(), DType::i64), options.pooling);
+  Tensor pooled =
+      pool_tokens(x, mask.defined() ? mask : ones(ids.shape(), {DType::i64, ids.device()}), options.pooling);
   return options.normalise ? normalise_rows(pooled) : pooled;  // [N, width]
 }
 
@@ -186,7 +187,8 @@ Tensor SentenceEncoder::operator()(const std::vector<std::string>& texts) const 
   std::vector<data::WordPieceEncoding> encodings;
   for (const std::string& text : texts) encodings.push_back(tokens(text));
   const data::WordPieceBatch batch = tokenizer.batch(encodings);
-  return (*this)(batch.ids, batch.mask, batch.types);
+  const Device device = bert.tokens.weight.device();
+  return (*this)(batch.ids.to(device), batch.mask.to(device), batch.types.to(device));
 }
 
 Tensor SentenceEncoder::encode(const std::vector<std::string>& texts, int64_t batch, int64_t* truncated) const {
@@ -200,21 +202,24 @@ Tensor SentenceEncoder::encode(const std::vector<std::string>& texts, int64_t ba
   }
   if (truncated != nullptr) *truncated = cut;
   const auto count = static_cast<int64_t>(texts.size());
-  Tensor result = empty({count, width()}, bert.tokens.weight.dtype());
+  if (count == 0) return empty({0, width()}, {bert.tokens.weight.dtype(), bert.tokens.weight.device()});
   std::vector<int64_t> order(texts.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return encodings[static_cast<size_t>(a)].ids.size() > encodings[static_cast<size_t>(b)].ids.size();
   });
+  const Device device = bert.tokens.weight.device();
+  Tensors parts;  // in that order
   for (int64_t begin = 0; begin < count; begin += batch) {
     const int64_t end = std::min(begin + batch, count);
     std::vector<data::WordPieceEncoding> part;
     for (int64_t i = begin; i < end; ++i) part.push_back(encodings[static_cast<size_t>(order[static_cast<size_t>(i)])]);
     const data::WordPieceBatch rows = tokenizer.batch(part);
-    const Tensor vectors = (*this)(rows.ids, rows.mask, rows.types);
-    for (int64_t i = begin; i < end; ++i) result[order[static_cast<size_t>(i)]].copy_(vectors[i - begin]);
+    parts.push_back((*this)(rows.ids.to(device), rows.mask.to(device), rows.types.to(device)));
   }
-  return result;
+  std::vector<int64_t> places(texts.size());
+  for (size_t i = 0; i < order.size(); ++i) places[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  return cat(parts, 0).index_select(0, from_vector(places).to(device));
 }
 
 }  // namespace regard::layers

@@ -215,7 +215,7 @@ void Graph::write(const std::function<void(const void*, size_t)>& sink) const {
   put(graph.text());
   for (size_t i = 0; i < constants_.size(); ++i) {
     put(heads[i]);
-    const Tensor dense = constants_[i].second.detach().contiguous();
+    const Tensor dense = constants_[i].second.detach().to(cpu()).contiguous();
     sink(dense.raw_data(), byte_count(dense));
   }
 }

@@ -76,7 +76,7 @@ AttentionOptions options(T in, const Options& o) {
   if (o.key_mask) options.key_mask = in.back();
   options.causal = o.causal;
   options.scale = o.scale;
-  if (!o.alibi.empty()) options.alibi = from_vector<double>(o.alibi);
+  if (!o.alibi.empty()) options.alibi = from_vector<double>(o.alibi).to(in[0].device());
   return options;
 }
 
@@ -92,12 +92,13 @@ Tensors composed(T given, const Options& o) {
   const double scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(in[0].size(-1))));
   Tensor scores = matmul(in[0], transpose(in[1], -2, -1)) * scale;
   const int64_t queries = scores.size(-2), keys = scores.size(-1);
-  Tensor allowed = ones(scores.shape(), DType::boolean);
-  if (o.causal) allowed = logical_and(allowed, tril(ones({queries, keys}), keys - queries) != 0);
+  const Device device = scores.device();
+  Tensor allowed = ones(scores.shape(), {DType::boolean, device});
+  if (o.causal) allowed = logical_and(allowed, tril(ones({queries, keys}, device), keys - queries) != 0);
   if (o.mask && o.additive) scores = scores + in[3];
   if (!o.alibi.empty()) {
-    Tensor distance = abs(arange(queries).unsqueeze(1) + (keys - queries) - arange(keys)).to(scores.dtype());
-    scores = scores - from_vector<double>(o.alibi).to(scores.dtype()).view({-1, 1, 1}) * distance;
+    Tensor distance = abs(arange(queries).unsqueeze(1) + (keys - queries) - arange(keys)).to(scores.dtype()).to(device);
+    scores = scores - from_vector<double>(o.alibi).to(scores.dtype()).to(device).view({-1, 1, 1}) * distance;
   }
   if (o.mask && !o.additive) allowed = logical_and(allowed, in[3] != 0);
   if (o.key_mask) {

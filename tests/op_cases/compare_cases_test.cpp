@@ -53,7 +53,7 @@ OpCase against_copy(const char* op, Tensor (*function)(T), bool (*reference)(dou
                   .more = elementwise_sets({})});
 }
 Tensor half_zeroed(const Tensor& x) {
-  Tensor keep = arange(x.numel()).view(x.shape());
+  Tensor keep = arange(x.numel()).view(x.shape()).to(x.device());
   keep = keep - (keep.to(DType::f64) * 0.5).to(DType::i64) * 2;  // the remainder of 2
   return masked_fill(x, keep == 0, x.dtype() == DType::boolean ? Scalar(false) : Scalar(0));
 }

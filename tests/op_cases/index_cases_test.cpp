@@ -181,7 +181,7 @@ Table index_cases() {
            },
        .composed =
            [](T in) {
-             Tensor keep = (arange(3) > 0).view({3, 1});
+             Tensor keep = (arange(3) > 0).view({3, 1}).to(in[0].device());
              return embedding(in[0], where(keep, in[1], 5));
            },
        .of_integers = DType::i64});

@@ -91,7 +91,7 @@ OpCase cross(const char* variant, Classes o, std::vector<Inputs> sets) {
                        Tensor logp = log_softmax(in[0], dim);
                        Tensor counted = in[1] != o.ignore;
                        Tensor safe = masked_fill(in[1], logical_not(counted), 0);
-                       Tensor weight = o.weighted ? in[2] : ones({classes}, in[0].dtype());
+                       Tensor weight = o.weighted ? in[2] : ones({classes}, {in[0].dtype(), in[0].device()});
                        Shape along = Shape::filled(in[0].dim(), 1);
                        along[dim] = classes;
                        Tensor weighted = logp * weight.view(along);

@@ -111,7 +111,7 @@ Table normalise_cases() {
                      .inputs = {{{3, 5}}},
                      .function =
                          [logarithm](T in) {
-                           Tensor blocked = triu(ones({3, 5}), 2) != 0;
+                           Tensor blocked = triu(ones({3, 5}, in[0].device()), 2) != 0;
                            Tensor x = masked_fill(in[0], blocked, -std::numeric_limits<double>::infinity());
                            Tensor y = logarithm ? log_softmax(x, -1) : softmax(x, -1);
                            return masked_fill(y, blocked, 0.0);

@@ -114,7 +114,8 @@ Table random_cases();
 /// Runs every row and fails with what went wrong; prints how many checks it made.
 void run_table(const std::string& family, const Table& table);
 
-/// One row; returns what went wrong and adds to the number of checks.
+/// One row, on a GPU where the program has one and else on the CPU; returns what went wrong and adds to the number of
+/// checks.
 std::vector<std::string> run_case(const OpCase& row, int64_t& checks);
 
 }  // namespace regard::op_cases

@@ -78,7 +78,7 @@ Table random_cases() {
       "rand", "",
       [](T in) {
         Generator generator = started();
-        return rand(in[0].shape(), DType::f64, generator);
+        return rand(in[0].shape(), {DType::f64, in[0].device()}, generator);
       },
       [](A in) { return counted(in[0].shape, uniform64); }));
   table.back().results = {DType::f64};
@@ -87,7 +87,7 @@ Table random_cases() {
       "rand", "f32",
       [](T in) {
         Generator generator = started();
-        return rand(in[0].shape(), {}, generator);
+        return rand(in[0].shape(), in[0].device(), generator);
       },
       [](A in) { return counted(in[0].shape, uniform32); }));
   table.back().results = {DType::f32};
@@ -96,7 +96,7 @@ Table random_cases() {
       "randn", "f32",
       [](T in) {
         Generator generator = started();
-        return randn(in[0].shape(), {}, generator);
+        return randn(in[0].shape(), in[0].device(), generator);
       },
       [](A in) { return counted(in[0].shape, normal32); }));
   table.back().results = {DType::f32};
@@ -107,7 +107,7 @@ Table random_cases() {
       "randint", "",
       [](T in) {
         Generator generator = started();
-        return randint(-3, 8, in[0].shape(), DType::i64, generator);
+        return randint(-3, 8, in[0].shape(), {DType::i64, in[0].device()}, generator);
       },
       [](A in) { return counted(in[0].shape, [](uint64_t c) { return -3 + static_cast<double>(below(c, 11)); }); }));
   table.back().results = {DType::i64};
@@ -116,7 +116,7 @@ Table random_cases() {
       "randperm", "",
       [](T in) {
         Generator generator = started();
-        return randperm(in[0].numel(), DType::i64, generator);
+        return randperm(in[0].numel(), {DType::i64, in[0].device()}, generator);
       },
       [](A in) {
         std::vector<double> order(in[0].values.size());
@@ -146,8 +146,8 @@ Table random_cases() {
   // In place: into a tensor of the input's layout, so that the order of counters is that of the elements.
   for (const bool transposed : {false, true}) {
     auto blank = [transposed](const Tensor& x) {
-      Tensor y = zeros({x.size(1), x.size(0)}, x.dtype() == DType::i64 ? DType::f32 : x.dtype()).t();
-      return transposed ? y : zeros(x.shape(), y.dtype());
+      Tensor y = zeros({x.size(1), x.size(0)}, {x.dtype() == DType::i64 ? DType::f32 : x.dtype(), x.device()}).t();
+      return transposed ? y : zeros(x.shape(), {y.dtype(), y.device()});
     };
     OpCase uniform = drawing(
         "uniform_", transposed ? "transposed" : "",

@@ -84,7 +84,8 @@ Table unary_cases() {
           "clamp", "both bounds", [](T in) { return clamp(in[0], -1, 2); }, [](double x) { return held(x, -1, 2); },
           Fill::distinct,
           [](T in) {
-            return minimum(maximum(in[0], scalar_tensor(-1.0, in[0].dtype())), scalar_tensor(2.0, in[0].dtype()));
+            const TensorOptions like(in[0].dtype(), in[0].device());
+            return minimum(maximum(in[0], scalar_tensor(-1.0, like)), scalar_tensor(2.0, like));
           })),
       integers(of(
           "clamp", "below", [](T in) { return clamp(in[0], 0); }, [](double x) { return held(x, 0, inf); },

@@ -58,10 +58,10 @@ void normal(const Tensor& y, double mean, double std, uint64_t seed, uint64_t of
 void randint(const Tensor& y, int64_t low, int64_t high, uint64_t seed, uint64_t offset);
 void bernoulli(const Tensor& y, const Tensor& p, uint64_t seed, uint64_t offset);
 void dropout(const Tensor& y, const Tensor& a, double p, uint64_t seed, uint64_t offset);
-void sgd_step(const Tensor& p, const Tensor& grad, const Tensor& velocity, const SgdStep& options);
-void adam_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
-               const AdamStep& options);
-void lion_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const LionStep& options);
-void norm_squared(const Tensor& x, double* result);
+void sgd_step(std::span<const SgdTensors> list, const SgdStep& options);
+void adam_step(std::span<const AdamTensors> list, const AdamStep& options);
+void lion_step(std::span<const LionTensors> list, const LionStep& options);
+void norm_squared(const Tensor& y, std::span<const Tensor> list);
+void limit_norm(std::span<const Tensor> list, const Tensor& norm, double largest);
 
 }  // namespace regard::cpu_backend

@@ -1,7 +1,8 @@
-// One pass over a parameter, its gradient and its moments: SGD, Adam, AdamW, Lion; and the norm of a gradient.
+// One pass over parameters, their gradients and moments: SGD, Adam, AdamW, Lion; and the norm of gradients.
+#include <algorithm>
+#include <boost/container/small_vector.hpp>
 #include <cmath>
-#include <numeric>
-#include <vector>
+#include <span>
 
 #include <regard/autograd/backend/cpu/functions.hpp>
 #include <regard/autograd/backend/cpu/highway_targets.hpp>
@@ -35,15 +36,15 @@ void sgd(int64_t n, T* p, const T* grad, T* velocity, const SgdStep& o) {
   });
 }
 
+// `corrected_lr` and `root_scale` hold the corrections for the moments' start at 0.
 template <class T>
-void adam(int64_t n, T* p, const T* grad, T* exp_avg, T* exp_avg_sq, const AdamStep& o) {
+void adam(int64_t n, T* p, const T* grad, T* exp_avg, T* exp_avg_sq, const AdamStep& o, double corrected_lr,
+          double root_scale) {
   const Tag<T> d;
-  const double correction1 = 1 - std::pow(o.beta1, static_cast<double>(o.step));
-  const double correction2 = 1 - std::pow(o.beta2, static_cast<double>(o.step));
   const auto beta1 = hn::Set(d, static_cast<T>(o.beta1)), rest1 = hn::Set(d, static_cast<T>(1 - o.beta1)),
              beta2 = hn::Set(d, static_cast<T>(o.beta2)), rest2 = hn::Set(d, static_cast<T>(1 - o.beta2)),
-             scale = hn::Set(d, static_cast<T>(1 / std::sqrt(correction2))), eps = hn::Set(d, static_cast<T>(o.eps)),
-             lr = hn::Set(d, static_cast<T>(o.lr / correction1)),
+             scale = hn::Set(d, static_cast<T>(root_scale)), eps = hn::Set(d, static_cast<T>(o.eps)),
+             lr = hn::Set(d, static_cast<T>(corrected_lr)),
              keep = hn::Set(d, static_cast<T>(1 - o.lr * o.weight_decay)),
              decay = hn::Set(d, static_cast<T>(o.weight_decay));
   const bool couples = !o.decoupled && o.weight_decay != 0, shrinks = o.decoupled && o.weight_decay != 0;
@@ -103,14 +104,26 @@ double squares_f64(int64_t n, const double* x) {
   });
 }
 
+template <class T>
+void multiply(int64_t n, T* x, double by) {
+  const Tag<T> d;
+  const auto factor = hn::Set(d, static_cast<T>(by));
+  each_vector<T>(
+      n, [&](int64_t i, int64_t count) HWY_ATTR { store(hn::Mul(load(d, x + i, count), factor), d, x + i, count); });
+}
+
 void sgd_f32(int64_t n, float* p, const float* g, float* v, const SgdStep& o) { sgd(n, p, g, v, o); }
 void sgd_f64(int64_t n, double* p, const double* g, double* v, const SgdStep& o) { sgd(n, p, g, v, o); }
-void adam_f32(int64_t n, float* p, const float* g, float* m, float* v, const AdamStep& o) { adam(n, p, g, m, v, o); }
-void adam_f64(int64_t n, double* p, const double* g, double* m, double* v, const AdamStep& o) {
-  adam(n, p, g, m, v, o);
+void adam_f32(int64_t n, float* p, const float* g, float* m, float* v, const AdamStep& o, double lr, double scale) {
+  adam(n, p, g, m, v, o, lr, scale);
+}
+void adam_f64(int64_t n, double* p, const double* g, double* m, double* v, const AdamStep& o, double lr, double scale) {
+  adam(n, p, g, m, v, o, lr, scale);
 }
 void lion_f32(int64_t n, float* p, const float* g, float* m, const LionStep& o) { lion(n, p, g, m, o); }
 void lion_f64(int64_t n, double* p, const double* g, double* m, const LionStep& o) { lion(n, p, g, m, o); }
+void multiply_f32(int64_t n, float* x, double by) { multiply(n, x, by); }
+void multiply_f64(int64_t n, double* x, double by) { multiply(n, x, by); }
 
 }  // namespace regard::cpu_backend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -127,70 +140,168 @@ HWY_EXPORT(lion_f64);
 HWY_EXPORT(squares_f32);
 HWY_EXPORT(squares_f64);
 
+HWY_EXPORT(multiply_f32);
+HWY_EXPORT(multiply_f64);
+
 namespace {
+
 constexpr int64_t kGrain = 8192;
+
+// The elements of a list of tensors as one row, cut into chunks for threads: a chunk may hold many small tensors, or a
+// part of a large one.
+class TensorRow {
+ public:
+  explicit TensorRow(size_t tensors) {
+    starts_.reserve(tensors + 1);
+    counts_.reserve(tensors);
+    starts_.push_back(0);
+  }
+  void add(int64_t count) {
+    counts_.push_back(count);
+    starts_.push_back(starts_.back() + (count + unit - 1) / unit * unit);
+  }
+
+  // f(tensor, begin, end), on any thread: some of its elements, each once.
+  template <class F>
+  void each_part(const F& f) const {
+    each_overlap([&](size_t tensor, int64_t begin, int64_t end) {
+      begin = std::max<int64_t>(begin, 0);
+      end = std::min(end, counts_[tensor]);
+      if (begin < end) f(tensor, begin, end);
+    });
+  }
+  // The same for blocks of kGrain elements that begin with each tensor, its last one shorter: f(tensor, begin, end).
+  template <class F>
+  void each_block(const F& f) const {
+    each_overlap([&](size_t tensor, int64_t begin, int64_t end) {
+      begin = std::max<int64_t>(begin + kGrain - 1, 0) / kGrain * kGrain;
+      end = std::min(end, counts_[tensor]);
+      for (; begin < end; begin += kGrain) f(tensor, begin, std::min(begin + kGrain, counts_[tensor]));
+    });
+  }
+
+ private:
+  static constexpr int64_t unit = 16;  // each tensor starts at a multiple: parts keep the alignment of its memory
+
+  // f(tensor, begin, end) for every tensor that a chunk meets: where it begins and ends, counted in the tensor's
+  // elements; the tensor need not reach so far.
+  template <class F>
+  void each_overlap(const F& f) const {
+    parallel_for_short(starts_.back(), kGrain, [&](int64_t begin, int64_t end) {
+      const auto after = std::upper_bound(starts_.begin(), starts_.end(), begin);
+      for (auto tensor = static_cast<size_t>(after - starts_.begin()) - 1; tensor < counts_.size(); ++tensor) {
+        if (starts_[tensor] >= end) return;
+        f(tensor, begin - starts_[tensor], end - starts_[tensor]);
+      }
+    });
+  }
+
+  boost::container::small_vector<int64_t, 65> starts_;
+  boost::container::small_vector<int64_t, 64> counts_;
+};
+
+template <class List>
+TensorRow row_of_parameters(List list) {
+  TensorRow row(list.size());
+  for (const auto& one : list) row.add(one.p.numel());
+  return row;
+}
+TensorRow row_of(std::span<const Tensor> list) {
+  TensorRow row(list.size());
+  for (const Tensor& one : list) row.add(one.numel());
+  return row;
+}
+
 }  // namespace
 
-void sgd_step(const Tensor& p, const Tensor& grad, const Tensor& velocity, const SgdStep& options) {
-  visit_compute(p.dtype(), [&]<class T>(T) {
-    T* x = p.data<T>();
-    const T* g = grad.data<T>();
-    T* v = velocity.defined() ? velocity.data<T>() : nullptr;
-    parallel_for_short(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      T* part = v ? v + begin : nullptr;
+void sgd_step(std::span<const SgdTensors> list, const SgdStep& options) {
+  if (list.empty()) return;
+  const TensorRow row = row_of_parameters(list);
+  visit_compute(list[0].p.dtype(), [&]<class T>(T) {
+    row.each_part([&](size_t tensor, int64_t begin, int64_t end) {
+      const auto& [p, grad, velocity] = list[tensor];
+      T* x = p.data<T>() + begin;
+      const T* g = grad.data<T>() + begin;
+      T* v = velocity.defined() ? velocity.data<T>() + begin : nullptr;
       if constexpr (std::is_same_v<T, double>)
-        HWY_DYNAMIC_DISPATCH(sgd_f64)(end - begin, x + begin, g + begin, part, options);
+        HWY_DYNAMIC_DISPATCH(sgd_f64)(end - begin, x, g, v, options);
       else
-        HWY_DYNAMIC_DISPATCH(sgd_f32)(end - begin, x + begin, g + begin, part, options);
+        HWY_DYNAMIC_DISPATCH(sgd_f32)(end - begin, x, g, v, options);
     });
   });
 }
 
-void adam_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
-               const AdamStep& options) {
-  visit_compute(p.dtype(), [&]<class T>(T) {
-    T* x = p.data<T>();
-    const T* g = grad.data<T>();
-    T* m = exp_avg.data<T>();
-    T* v = exp_avg_sq.data<T>();
-    parallel_for_short(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
+void adam_step(std::span<const AdamTensors> list, const AdamStep& options) {
+  if (list.empty()) return;
+  const double lr = options.corrected_lr(), scale = options.root_scale();
+  const TensorRow row = row_of_parameters(list);
+  visit_compute(list[0].p.dtype(), [&]<class T>(T) {
+    row.each_part([&](size_t tensor, int64_t begin, int64_t end) {
+      const auto& [p, grad, exp_avg, exp_avg_sq] = list[tensor];
+      T* x = p.data<T>() + begin;
+      const T* g = grad.data<T>() + begin;
+      T* m = exp_avg.data<T>() + begin;
+      T* v = exp_avg_sq.data<T>() + begin;
       if constexpr (std::is_same_v<T, double>)
-        HWY_DYNAMIC_DISPATCH(adam_f64)(end - begin, x + begin, g + begin, m + begin, v + begin, options);
+        HWY_DYNAMIC_DISPATCH(adam_f64)(end - begin, x, g, m, v, options, lr, scale);
       else
-        HWY_DYNAMIC_DISPATCH(adam_f32)(end - begin, x + begin, g + begin, m + begin, v + begin, options);
+        HWY_DYNAMIC_DISPATCH(adam_f32)(end - begin, x, g, m, v, options, lr, scale);
     });
   });
 }
 
-void lion_step(const Tensor& p, const Tensor& grad, const Tensor& exp_avg, const LionStep& options) {
-  visit_compute(p.dtype(), [&]<class T>(T) {
-    T* x = p.data<T>();
-    const T* g = grad.data<T>();
-    T* m = exp_avg.data<T>();
-    parallel_for_short(p.numel(), kGrain, [&](int64_t begin, int64_t end) {
+void lion_step(std::span<const LionTensors> list, const LionStep& options) {
+  if (list.empty()) return;
+  const TensorRow row = row_of_parameters(list);
+  visit_compute(list[0].p.dtype(), [&]<class T>(T) {
+    row.each_part([&](size_t tensor, int64_t begin, int64_t end) {
+      const auto& [p, grad, exp_avg] = list[tensor];
+      T* x = p.data<T>() + begin;
+      const T* g = grad.data<T>() + begin;
+      T* m = exp_avg.data<T>() + begin;
       if constexpr (std::is_same_v<T, double>)
-        HWY_DYNAMIC_DISPATCH(lion_f64)(end - begin, x + begin, g + begin, m + begin, options);
+        HWY_DYNAMIC_DISPATCH(lion_f64)(end - begin, x, g, m, options);
       else
-        HWY_DYNAMIC_DISPATCH(lion_f32)(end - begin, x + begin, g + begin, m + begin, options);
+        HWY_DYNAMIC_DISPATCH(lion_f32)(end - begin, x, g, m, options);
     });
   });
 }
 
-void norm_squared(const Tensor& x, double* result) {
-  const int64_t n = x.numel();
-  const auto squares = [&](int64_t begin, int64_t end) {
-    return x.dtype() == DType::f64 ? HWY_DYNAMIC_DISPATCH(squares_f64)(end - begin, x.data<double>() + begin)
-                                   : HWY_DYNAMIC_DISPATCH(squares_f32)(end - begin, x.data<float>() + begin);
-  };
-  if (n <= kGrain) {
-    *result = n == 0 ? 0 : squares(0, n);
-    return;
+void norm_squared(const Tensor& y, std::span<const Tensor> list) {
+  // Blocks of one size, added in order: the sum depends on the tensors alone.
+  boost::container::small_vector<size_t, 64> first_blocks;
+  size_t blocks = 0;
+  for (const Tensor& x : list) {
+    first_blocks.push_back(blocks);
+    blocks += static_cast<size_t>((x.numel() + kGrain - 1) / kGrain);
   }
-  // Blocks of one size, added in order: the sum depends on n alone.
-  std::vector<double> sums(static_cast<size_t>((n + kGrain - 1) / kGrain));
-  parallel_for_short(
-      n, kGrain, [&](int64_t begin, int64_t end) { sums[static_cast<size_t>(begin / kGrain)] = squares(begin, end); });
-  *result = std::accumulate(sums.begin(), sums.end(), 0.0);
+  boost::container::small_vector<double, 64> sums(blocks);
+  row_of(list).each_block([&](size_t tensor, int64_t begin, int64_t end) {
+    const Tensor& x = list[tensor];
+    sums[first_blocks[tensor] + static_cast<size_t>(begin / kGrain)] =
+        x.dtype() == DType::f64 ? HWY_DYNAMIC_DISPATCH(squares_f64)(end - begin, x.data<double>() + begin)
+                                : HWY_DYNAMIC_DISPATCH(squares_f32)(end - begin, x.data<float>() + begin);
+  });
+  double total = 0;
+  for (size_t tensor = 0; tensor < list.size(); ++tensor) {
+    const size_t end = tensor + 1 < list.size() ? first_blocks[tensor + 1] : blocks;
+    double of_tensor = 0;
+    for (size_t block = first_blocks[tensor]; block < end; ++block) of_tensor += sums[block];
+    total += of_tensor;
+  }
+  *y.data<double>() = total;
+}
+
+void limit_norm(std::span<const Tensor> list, const Tensor& norm, double largest) {
+  const double before = *norm.data<double>(), factor = largest / (before + 1e-6);
+  if (!std::isfinite(before) || factor >= 1) return;
+  row_of(list).each_part([&](size_t tensor, int64_t begin, int64_t end) {
+    const Tensor& x = list[tensor];
+    if (x.dtype() == DType::f64)
+      HWY_DYNAMIC_DISPATCH(multiply_f64)(end - begin, x.data<double>() + begin, factor);
+    else
+      HWY_DYNAMIC_DISPATCH(multiply_f32)(end - begin, x.data<float>() + begin, factor);
+  });
 }
 
 }  // namespace regard::cpu_backend

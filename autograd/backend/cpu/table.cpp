@@ -2,7 +2,7 @@
 #include <atomic>
 
 #include <regard/autograd/backend/cpu/functions.hpp>
-#include <regard/autograd/error.hpp>
+#include <regard/autograd/backend/cuda_backend.hpp>
 
 namespace regard {
 
@@ -55,25 +55,20 @@ constexpr Kernels cpu_table{
     .adam_step = cpu_backend::adam_step,
     .lion_step = cpu_backend::lion_step,
     .norm_squared = cpu_backend::norm_squared,
+    .limit_norm = cpu_backend::limit_norm,
 };
 
 std::atomic<const Kernels*> in_use{&cpu_table};
 
-void check_device(Device device) {
-  check<DeviceError>(device.kind == Device::Kind::cpu, "kernels", "no backend for device ", device,
-                     " is built in; build Regard with it, or use the CPU");
-}
-
 }  // namespace
 
 const Kernels& kernels(Device device) {
-  check_device(device);
+  if (device.kind == Device::Kind::cuda) return *need_cuda("kernels", device).kernels;
   return *in_use.load(std::memory_order_acquire);
 }
 
 const Kernels& own_kernels(Device device) {
-  check_device(device);
-  return cpu_table;
+  return device.kind == Device::Kind::cuda ? *need_cuda("kernels", device).kernels : cpu_table;
 }
 
 void use_kernels(const Kernels* table) { in_use.store(table ? table : &cpu_table, std::memory_order_release); }

@@ -1,0 +1,31 @@
+// Views that put a tensor, what is read or written in it, and the index into one shape.
+#pragma once
+
+#include <regard/autograd/tensor.hpp>
+
+namespace regard::cuda_backend {
+
+/// x seen with `shape`, where it does not move along `dim`.
+inline Tensor held_along(const Tensor& x, const Shape& shape, int64_t dim) {
+  Strides strides = x.strides();
+  strides[dim] = 0;
+  return make_view(x, shape, strides, x.storage_offset());
+}
+
+/// x at position 0 of `dim`: its lanes, one a line of elements along dim.
+inline Tensor lanes_of(const Tensor& x, int64_t dim) {
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  shape.erase(dim);
+  strides.erase(dim);
+  return make_view(x, shape, strides, x.storage_offset());
+}
+
+/// A 1-D index seen along `dim` of `shape`.
+inline Tensor along(const Tensor& index, const Shape& shape, int64_t dim) {
+  Strides strides = Strides::filled(shape.dim(), 0);
+  strides[dim] = index.strides()[0];
+  return make_view(index, shape, strides, index.storage_offset());
+}
+
+}  // namespace regard::cuda_backend

@@ -1,0 +1,128 @@
+// A GPU's memory: freed blocks are kept for the next op, without asking the driver, which would wait for the GPU. All
+// work of a GPU is in the order of one stream, so a block that was freed may be used again at once by what comes after.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <regard/autograd/backend/cuda/runtime.hpp>
+#include <regard/autograd/error.hpp>
+
+namespace regard::cuda_backend {
+
+namespace {
+
+// Blocks of the host's test runtime are of the exact size, and go back at once, so that reading beyond them is found.
+#ifdef REGARD_CUDA_EXACT_BLOCKS
+constexpr bool keeps = false;
+#else
+constexpr bool keeps = true;
+#endif
+
+// Up to 1 MiB in multiples of 512 bytes; beyond that one of eight steps between powers of two.
+int64_t rounded(int64_t bytes) {
+  if (!keeps) return std::max<int64_t>(bytes, 1);
+  constexpr int64_t least = 512, small = int64_t{1} << 20;
+  int64_t step = least;
+  if (bytes > small) step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes - 1))) / 8;
+  return std::max(least, (bytes + step - 1) / step * step);
+}
+
+struct Cache {
+  std::mutex mutex;
+  std::multimap<int64_t, void*> blocks;  // freed ones, by size
+  CudaMemoryStats stats;
+};
+Cache& cache_of(int index) {
+  static auto* caches = new std::array<Cache, 64>;  // outlives tensors of static storage duration
+  return (*caches)[static_cast<size_t>(index)];
+}
+
+// The driver waits until nothing uses the memory.
+void give_back(Cache& cache) {
+  for (const auto& [bytes, data] : cache.blocks) {
+    check_cuda("empty_cache", cudaFree(data));
+    cache.stats.reserved -= bytes;
+  }
+  cache.blocks.clear();
+}
+
+void* take_kept(Cache& cache, int64_t block) {
+  auto found = cache.blocks.find(block);
+  if (found == cache.blocks.end()) return nullptr;
+  void* data = found->second;
+  cache.blocks.erase(found);
+  return data;
+}
+
+}  // namespace
+
+void* allocate(int64_t bytes, int index) {
+  const int64_t block = rounded(bytes);
+  stream_of(cuda(index));
+  Cache& cache = cache_of(index);
+  std::lock_guard lock(cache.mutex);
+  void* data = take_kept(cache, block);
+  if (!data) {
+    cudaError_t status = cudaMalloc(&data, static_cast<size_t>(block));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      give_back(cache);
+      status = cudaMalloc(&data, static_cast<size_t>(block));
+    }
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      size_t available = 0, total = 0;
+      check_cuda("allocate", cudaMemGetInfo(&available, &total));
+      fail<ValueError>("allocate", "out of memory on ", cuda(index), ": ", bytes, " bytes were asked for, ",
+                       cache.stats.allocated, " are in tensors, ", available, " of ", total,
+                       " free: use a smaller batch, or free tensors first");
+    }
+    check_cuda("allocate", status);
+    cache.stats.reserved += block;
+  }
+  cache.stats.allocated += block;
+  cache.stats.peak = std::max(cache.stats.peak, cache.stats.allocated);
+  return data;
+}
+
+void free(void* data, int64_t bytes, int index) {
+  const int64_t block = rounded(bytes);
+  Cache& cache = cache_of(index);
+  std::lock_guard lock(cache.mutex);
+  cache.stats.allocated -= block;
+  if (keeps) {
+    cache.blocks.emplace(block, data);
+  } else {
+    cudaFree(data);  // at the program's end there may be no driver any more: nothing to be done about it
+    cache.stats.reserved -= block;
+  }
+}
+
+void empty_cache() {
+  for (int index = 0; index < device_count(); ++index) {
+    Cache& cache = cache_of(index);
+    std::lock_guard lock(cache.mutex);
+    give_back(cache);
+  }
+}
+
+CudaMemoryStats memory_stats(int index) {
+  Cache& cache = cache_of(index);
+  std::lock_guard lock(cache.mutex);
+  return cache.stats;
+}
+
+void reset_peak_memory(int index) {
+  Cache& cache = cache_of(index);
+  std::lock_guard lock(cache.mutex);
+  cache.stats.peak = cache.stats.allocated;
+}
+
+Scratch::Scratch(int64_t bytes, Device device)
+    : data_(allocate(bytes, device.index)), bytes_(bytes), index_(device.index) {}
+Scratch::~Scratch() { free(data_, bytes_, index_); }
+
+}  // namespace regard::cuda_backend

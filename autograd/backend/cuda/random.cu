@@ -1,0 +1,94 @@
+// Random numbers: element i of a tensor from counter offset + i. Additions and multiplications that a compiler would
+// contract are written out, so that uniform numbers, integers and draws are the CPU's to the bit; normal numbers are
+// within a few ulp of it.
+#include <cmath>
+
+#include <regard/autograd/backend/cuda/counted.hpp>
+#include <regard/autograd/backend/cuda/functions.hpp>
+#include <regard/autograd/backend/cuda/random.hpp>
+
+namespace regard::cuda_backend {
+namespace {
+
+__device__ float multiply_add_rounding_twice(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }
+__device__ double multiply_add_rounding_twice(double a, double b, double c) { return __dadd_rn(__dmul_rn(a, b), c); }
+
+template <class T>
+struct Uniform {
+  uint64_t seed, offset;
+  T start, range, last;  // the last value is the largest one below the upper bound, which rounding may reach
+  __device__ T operator()(int64_t i) const {
+    const T number = uniform_number<T>(seed, offset + static_cast<uint64_t>(i));
+    const T value = multiply_add_rounding_twice(range, number, start);
+    return value < last ? value : last;
+  }
+};
+
+// Box and Muller, 1958, from the bits that backend/cpu/random_blocks.hpp names.
+struct Normal {
+  uint64_t seed, offset;
+  double mean, std;
+  __device__ float make(int64_t i, float) const {
+    const auto bits = regard::detail::philox_element(seed, offset + static_cast<uint64_t>(i));
+    const float u = __fmul_rn(__fadd_rn(static_cast<float>(static_cast<int32_t>(bits[0] >> 1)), 0.5F), 0x1p-31F);
+    const float v = static_cast<float>(bits[1] >> 8) * 0x1p-24F;
+    const float number = sqrtf(-2.0F * logf(u)) * cospif(2.0F * v);
+    return multiply_add_rounding_twice(static_cast<float>(std), number, static_cast<float>(mean));
+  }
+  __device__ double make(int64_t i, double) const {
+    const auto bits = regard::detail::philox_element(seed, offset + static_cast<uint64_t>(i));
+    const double u = unit(bits[0], bits[1]) + 0x1p-53, v = unit(bits[2], bits[3]);
+    const double number = sqrt(-2.0 * log(u)) * cospi(2.0 * v);
+    return multiply_add_rounding_twice(std, number, mean);
+  }
+  // The upper 52 bits as a number in [0, 1).
+  __device__ static double unit(uint32_t high, uint32_t low) {
+    return static_cast<double>((uint64_t{high} << 32 | low) >> 12) * 0x1p-52;
+  }
+};
+template <class T>
+struct NormalOf {
+  Normal normal;
+  __device__ T operator()(int64_t i) const { return normal.make(i, T{}); }
+};
+
+struct Integer {
+  uint64_t seed, offset, low, range;
+  __device__ int64_t operator()(int64_t i) const {
+    const auto bits = regard::detail::philox_element(seed, offset + static_cast<uint64_t>(i));
+    return static_cast<int64_t>(low + __umul64hi(uint64_t{bits[0]} << 32 | bits[1], range));
+  }
+};
+
+template <class T>
+struct Draw {
+  uint64_t seed, offset;
+  __device__ T operator()(int64_t i, T probability) const {
+    return uniform_number<T>(seed, offset + static_cast<uint64_t>(i)) < probability ? T{1} : T{0};
+  }
+};
+
+}  // namespace
+
+void uniform(const Tensor& y, double low, double high, uint64_t seed, uint64_t offset) {
+  visit_compute(y.dtype(), [&]<class T>(T) {
+    const auto start = static_cast<T>(low), end = static_cast<T>(high);
+    const T last = end > start ? std::nextafter(end, start) : start;
+    counted<T>("uniform", Uniform<T>{seed, offset, start, static_cast<T>(high - low), last}, y);
+  });
+}
+
+void normal(const Tensor& y, double mean, double std, uint64_t seed, uint64_t offset) {
+  visit_compute(y.dtype(), [&]<class T>(T) { counted<T>("normal", NormalOf<T>{{seed, offset, mean, std}}, y); });
+}
+
+void randint(const Tensor& y, int64_t low, int64_t high, uint64_t seed, uint64_t offset) {
+  const uint64_t start = static_cast<uint64_t>(low), range = static_cast<uint64_t>(high) - start;
+  counted<int64_t>("randint", Integer{seed, offset, start, range}, y);
+}
+
+void bernoulli(const Tensor& y, const Tensor& p, uint64_t seed, uint64_t offset) {
+  visit_compute(y.dtype(), [&]<class T>(T) { counted<T, T>("bernoulli", Draw<T>{seed, offset}, y, p); });
+}
+
+}  // namespace regard::cuda_backend

@@ -1,0 +1,10 @@
+// Stands for the CUDA backend where Regard is built without it. Alone in its file: what links a backend of its own in
+// takes this file's place.
+#include <regard/autograd/backend/cuda_backend.hpp>
+
+namespace regard {
+
+const CudaBackend* find_cuda_backend() { return nullptr; }
+void set_cuda_synchronous(bool) {}
+
+}  // namespace regard
