@@ -1,7 +1,9 @@
 // Regard: everything a program needs, in one header.
 #pragma once
 
+#include <regard/autograd/autocast.hpp>
 #include <regard/autograd/checkpoint.hpp>
+#include <regard/autograd/cuda.hpp>
 #include <regard/autograd/gradcheck.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/matmul_precision.hpp>
@@ -61,6 +63,7 @@
 #include <regard/optim/data/tokenizer.hpp>
 #include <regard/optim/data/word_piece.hpp>
 #include <regard/optim/ema.hpp>
+#include <regard/optim/grad_scaler.hpp>
 #include <regard/optim/groups.hpp>
 #include <regard/optim/lion.hpp>
 #include <regard/optim/muon.hpp>

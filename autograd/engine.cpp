@@ -9,6 +9,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 
 namespace regard {
 
@@ -88,6 +89,7 @@ class Run final : private GradientSums {
 
   Tensors run() {
     GradMode mode(options_.create_graph);
+    const autocast::Pause pause;  // dtypes are those of the forward pass
     Tensors roots = root_gradients();
     collect();
     mark_targets();
@@ -238,7 +240,7 @@ class Run final : private GradientSums {
   void add(Tensor& sum, Tensor&& grad) {
     if (!sum.defined()) {
       sum = std::move(grad);
-    } else if (element_size(sum.dtype()) == 2) {  // 16 bits only store
+    } else if (!computes(sum.dtype(), sum.device())) {  // 16 bits only store there
       sum = regard::to(regard::add(regard::to(sum, DType::f32), regard::to(grad, DType::f32)), sum.dtype());
     } else if (!options_.create_graph && unique(sum) && sum.is_contiguous()) {
       kernels(sum).binary(BinaryOp::add, sum, sum, grad);

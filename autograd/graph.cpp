@@ -63,6 +63,7 @@ void Node::keep_output_for_users() {
 }
 
 void Node::release_saved() {
+  if (stays_) return;
   released_ = true;
   for (SavedTensor& entry : saved()) {
     entry.impl.reset();

@@ -119,6 +119,8 @@ class Node {
   bool released() const { return released_; }
   /// What held when the op was recorded; its gradient is computed with it.
   MatmulPrecision recorded_precision() const { return precision_; }
+  /// No backward() uses it up: of an op that keeps nothing, and whose output several graphs use.
+  void stay() { stays_ = true; }
   /// Drops what was kept for backward.
   void release_saved();
   /// Before the node runs for the last time: where other nodes still count on its output, it is kept from now on.
@@ -183,6 +185,7 @@ class Node {
   uint32_t saved_count_ = 0;
   bool released_ = false;
   MatmulPrecision precision_ = MatmulPrecision::f32;
+  bool stays_ = false;
   const char* name_ = "";
   uint64_t sequence_ = 0;
   Edge* edges_ = nullptr;

@@ -225,7 +225,7 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
 };
 /// logits [N, C] or [C], targets i64 [N] or none. Also [N, C, d1, ...] with targets [N, d1, ...]. The mean over no
-/// counted target is 0 with gradient 0. A class outside [0, C) is an IndexError.
+/// counted target is 0 with gradient 0. A class outside [0, C) is an IndexError. Losses of bf16 and f16 logits are f32.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 struct NllLossOptions {
   Tensor weight = {};

@@ -22,22 +22,22 @@ void manual_seed(uint64_t seed) { default_generator().set_state(seed, 0); }
 
 namespace {
 
-void check_floating_option(const char* op, DType dtype) {
-  check<DTypeError>(dtype == DType::f32 || dtype == DType::f64, op, "makes f32 and f64, not ", dtype,
-                    "; make f32 and use to(DType::", dtype, ")");
+void check_floating_option(const char* op, TensorOptions options) {
+  check<DTypeError>(computes(options.dtype, options.device), op, "makes f32 and f64, on GPUs bf16 and f16 too, not ",
+                    options.dtype, "; make f32 and use to(DType::", options.dtype, ")");
 }
 
 }  // namespace
 
 Tensor rand(const Shape& shape, TensorOptions options, Generator& generator) {
-  check_floating_option("rand", options.dtype);
+  check_floating_option("rand", options);
   Tensor y = empty(shape, options);
   kernels(y).uniform(y, 0, 1, generator.seed(), generator.reserve(y.numel()));
   return y;
 }
 
 Tensor randn(const Shape& shape, TensorOptions options, Generator& generator) {
-  check_floating_option("randn", options.dtype);
+  check_floating_option("randn", options);
   Tensor y = empty(shape, options);
   kernels(y).normal(y, 0, 1, generator.seed(), generator.reserve(y.numel()));
   return y;

@@ -48,6 +48,7 @@ constexpr double uniform_double(uint32_t high, uint32_t low) {
   return static_cast<double>(((static_cast<uint64_t>(high) << 32) | low) >> 11) * 0x1p-53;
 }
 
+// Floating numbers are f32 or f64, on GPUs bf16 or f16 too: f32 numbers, rounded.
 Tensor rand(const Shape& shape, TensorOptions options = {}, Generator& generator = default_generator());   ///< [0, 1)
 Tensor randn(const Shape& shape, TensorOptions options = {}, Generator& generator = default_generator());  ///< N(0, 1)
 /// Integers in [low, high).

@@ -1,78 +1,19 @@
 #include <regard/optim/clip.hpp>
 
-#include <algorithm>
 #include <cmath>
-#include <set>
-#include <span>
 
-#include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/optim/gradient_list.hpp>
 
 namespace regard::optim {
 
 namespace {
 
-// Gradients, and the positions of the parameters whose they are.
-struct Gradients {
-  Tensors tensors;
-  std::vector<size_t> positions;
-};
-
-// Those that are there, each parameter's once.
-Gradients gradients(const char* op, const Tensors& parameters) {
-  check_not_stepped_in_backward(op, parameters);
-  Gradients list;
-  std::set<const TensorImpl*> seen;
-  std::set<const Storage*> grads;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    check_defined(op, "parameters", parameters[i]);
-    Tensor grad = parameters[i].grad();
-    if (!grad.defined() || !seen.insert(parameters[i].impl()).second) continue;
-    // A gradient that was set may repeat elements, or be that of another parameter too: each is scaled once.
-    bool shared = !grads.insert(grad.impl()->storage.get()).second;
-    if (shared || !grad.is_contiguous()) {
-      NoGrad no_grad;
-      grad = grad.detach().clone();
-      parameters[i].set_grad(grad);
-    }
-    list.tensors.push_back(grad.requires_grad() ? grad.detach() : std::move(grad));
-    list.positions.push_back(i);
-  }
-  return list;
-}
-
-// Of tensors on one device: a number there.
-Tensor norm_squared(std::span<const Tensor> list, Device device) {
-  Tensor squares = empty({}, TensorOptions(DType::f64, device));
-  kernels(squares).norm_squared(squares, list);
-  return squares;
-}
-
-// Scales tensors that are on the norm's device, by what it is there.
-void scale_down(const Tensors& list, const Tensor& norm, double max_norm) {
-  kernels(norm).limit_norm(list, norm, max_norm);
-  for (const Tensor& grad : list) grad.impl()->storage->bump_version();
-}
-
 Tensor clip_there(const Tensors& list, Device device, double max_norm) {
-  Tensor norm = sqrt(norm_squared(list, device));
+  Tensor norm = sqrt(sum_of_squares(list, device));
   scale_down(list, norm, max_norm);
   return norm;
-}
-
-// Lists of tensors, each on one device.
-std::vector<Tensors> by_device(const Tensors& tensors) {
-  std::vector<Tensors> lists;
-  for (const Tensor& x : tensors) {
-    const auto same =
-        std::find_if(lists.begin(), lists.end(), [&](const Tensors& list) { return list[0].device() == x.device(); });
-    if (same == lists.end())
-      lists.push_back({x});
-    else
-      same->push_back(x);
-  }
-  return lists;
 }
 
 double clip(const Tensors& parameters, const std::vector<std::string>& names, double max_norm,
@@ -80,17 +21,17 @@ double clip(const Tensors& parameters, const std::vector<std::string>& names, do
   const char* op = "clip_grad_norm";
   check<ValueError>(max_norm >= 0, op, "max_norm ", max_norm, " must not be negative");
   NoGrad no_grad;
-  const Gradients grads = gradients(op, parameters);
+  const GradientList grads = gradients_of(op, parameters);
   const std::vector<Tensors> lists = by_device(grads.tensors);
   if (lists.size() == 1 && lists[0][0].device().kind == Device::Kind::cuda && !options.error_if_nonfinite)
     return clip_there(lists[0], lists[0][0].device(), max_norm).item<double>();  // waits once, when all is under way
   double squares = 0;
-  for (const Tensors& list : lists) squares += norm_squared(list, list[0].device()).item<double>();
+  for (const Tensors& list : lists) squares += sum_of_squares(list, list[0].device()).item<double>();
   const double norm = std::sqrt(squares);
   if (!std::isfinite(norm)) {
     for (size_t i = 0; options.error_if_nonfinite && i < grads.tensors.size(); ++i) {
       const Tensor& grad = grads.tensors[i];
-      if (std::isfinite(norm_squared({&grad, 1}, grad.device()).item<double>())) continue;
+      if (std::isfinite(sum_of_squares({grad}, grad.device()).item<double>())) continue;
       const size_t position = grads.positions[i];
       fail<ValueError>(op, "the gradient of ",
                        names.empty() ? "parameter " + std::to_string(position) : names[position], ", of shape ",
@@ -109,7 +50,7 @@ Tensor clip_grad_norm_on_device(const Tensors& parameters, double max_norm) {
   const char* op = "clip_grad_norm_on_device";
   check<ValueError>(max_norm >= 0, op, "max_norm ", max_norm, " must not be negative");
   NoGrad no_grad;
-  const Gradients grads = gradients(op, parameters);
+  const GradientList grads = gradients_of(op, parameters);
   const Device device = parameters.empty() ? Device() : parameters[0].device();
   for (size_t i = 0; i < grads.tensors.size(); ++i)
     check<DeviceError>(grads.tensors[i].device() == device, op, "the gradient of parameter ", grads.positions[i],
@@ -136,7 +77,7 @@ double clip_grad_norm(const std::vector<std::pair<std::string, Tensor>>& paramet
 void clip_grad_value(const Tensors& parameters, double limit) {
   check<ValueError>(limit >= 0, "clip_grad_value", "limit ", limit, " must not be negative");
   NoGrad no_grad;
-  for (const Tensor& grad : gradients("clip_grad_value", parameters).tensors) grad.copy_(clamp(grad, -limit, limit));
+  for (const Tensor& grad : gradients_of("clip_grad_value", parameters).tensors) grad.copy_(clamp(grad, -limit, limit));
 }
 
 bool step_if_finite(Optimizer& optimizer, double grad_norm) {

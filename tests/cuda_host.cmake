@@ -11,4 +11,6 @@ target_include_directories(regard_cuda_host PUBLIC cuda_host/include)
 target_compile_definitions(regard_cuda_host PRIVATE REGARD_CUDA_EXACT_BLOCKS)
 target_link_libraries(regard_cuda_host PUBLIC regard::regard PRIVATE BLIS::BLIS Boost::context)
 regard_warnings(regard_cuda_host)
-target_compile_options(regard_cuda_host PRIVATE -Wno-unknown-pragmas -ffp-contract=off $<$<CONFIG:Release>:-O1>)
+target_compile_options(regard_cuda_host
+  PUBLIC -Wno-unknown-pragmas  # `#pragma unroll` is nvcc's
+  PRIVATE -ffp-contract=off $<$<CONFIG:Release>:-O1>)

@@ -95,8 +95,9 @@ std::vector<LayerCase> layer_cases() {
   rows.push_back(row("MultiHeadAttention", "no batch", MultiHeadAttention(4, 2), {numbers({3, 4}, 5)}));
   rows.push_back(row("MultiHeadAttention", "causal", MultiHeadAttention(4, 2), {x},
                      [](auto& layer, const Tensors& in) { return layer(in[0], {.causal = true}); }));
-  rows.push_back(row("MultiHeadAttention", "boolean mask", MultiHeadAttention(4, 2), {x},
-                     [causal_mask](auto& layer, const Tensors& in) { return layer(in[0], {.mask = beside(causal_mask, in)}); }));
+  rows.push_back(
+      row("MultiHeadAttention", "boolean mask", MultiHeadAttention(4, 2), {x},
+          [causal_mask](auto& layer, const Tensors& in) { return layer(in[0], {.mask = beside(causal_mask, in)}); }));
   rows.push_back(row("MultiHeadAttention", "float mask", MultiHeadAttention(4, 2), {x, added},
                      [](auto& layer, const Tensors& in) { return layer(in[0], {.mask = in[1]}); }));
   rows.push_back(row("MultiHeadAttention", "key mask and causal", MultiHeadAttention(4, 2), {x},
@@ -117,15 +118,16 @@ std::vector<LayerCase> layer_cases() {
                      [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[2]); }));
   rows.push_back(row("MultiHeadAttention", "with weights", MultiHeadAttention(4, 2), {x, memory},
                      [memory_padding](auto& layer, const Tensors& in) {
-                       return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = beside(memory_padding, in)});
+                       return layer.forward_with_weights(in[0], in[1], in[1],
+                                                         {.mask = {}, .key_mask = beside(memory_padding, in)});
                      }));
   rows.push_back(row("MultiHeadAttention", "grouped, causal", MultiHeadAttention(4, 4, {.key_value_heads = 2}), {x},
                      [](auto& layer, const Tensors& in) { return layer(in[0], {.causal = true}); }));
-  rows.push_back(row("MultiHeadAttention", "one head of keys, with weights",
-                     MultiHeadAttention(4, 2, {.key_value_heads = 1}), {x, memory},
-                     [memory_padding](auto& layer, const Tensors& in) {
-                       return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = beside(memory_padding, in)});
-                     }));
+  rows.push_back(row(
+      "MultiHeadAttention", "one head of keys, with weights", MultiHeadAttention(4, 2, {.key_value_heads = 1}),
+      {x, memory}, [memory_padding](auto& layer, const Tensors& in) {
+        return layer.forward_with_weights(in[0], in[1], in[1], {.mask = {}, .key_mask = beside(memory_padding, in)});
+      }));
   rows.push_back(row("MultiHeadAttention", "rotary", MultiHeadAttention(4, 2, {.rotary = true}), {x}));
   rows.push_back(
       row("MultiHeadAttention", "rotary pairs, grouped, fewer queries than keys",
@@ -137,9 +139,10 @@ std::vector<LayerCase> layer_cases() {
   rows.push_back(row("MultiHeadAttention", "rotary, more queries than keys", MultiHeadAttention(4, 2, {.rotary = true}),
                      {x, numbers({2, 2, 4}, 12)},
                      [](auto& layer, const Tensors& in) { return layer(in[0], in[1], in[1]); }));
-  rows.push_back(
-      row("MultiHeadAttention", "alibi, padding", MultiHeadAttention(4, 2, {.alibi = true}), {x},
-          [padding](auto& layer, const Tensors& in) { return layer(in[0], {.mask = {}, .key_mask = beside(padding, in)}); }));
+  rows.push_back(row("MultiHeadAttention", "alibi, padding", MultiHeadAttention(4, 2, {.alibi = true}), {x},
+                     [padding](auto& layer, const Tensors& in) {
+                       return layer(in[0], {.mask = {}, .key_mask = beside(padding, in)});
+                     }));
   rows.push_back(row("MultiHeadAttention", "alibi, rotary, grouped, a float mask",
                      MultiHeadAttention(4, 2, {.key_value_heads = 1, .rotary = true, .alibi = true}), {x, added},
                      [](auto& layer, const Tensors& in) { return layer(in[0], {.mask = in[1]}); }));

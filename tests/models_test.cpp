@@ -65,7 +65,8 @@ std::vector<LayerCase> model_cases() {
                                      .encoder_layers = 1,
                                      .decoder_layers = 1,
                                      .hidden = 5}),
-                     {ids}, [mask](auto& model, const Tensors& in) { return model(in[0], in[0], beside(mask, in) != 0); }));
+                     {ids},
+                     [mask](auto& model, const Tensors& in) { return model(in[0], in[0], beside(mask, in) != 0); }));
   rows.push_back(
       row("VisionTransformer", "", VisionTransformer(tiny_vision()), {randn({1, 1, 4, 4}, DType::f64, generator)}));
   rows.push_back(row("Bert", "with the pooler", Bert(tiny_bert(6)), {ids}, [=](auto& model, const Tensors& in) {
@@ -75,9 +76,9 @@ std::vector<LayerCase> model_cases() {
   BertOptions without_pooler = tiny_bert(7);  // it has no part in a sentence's vector
   without_pooler.pooler = false;
   const data::WordPieceTokenizer tokenizer({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"});
-  rows.push_back(row("SentenceEncoder", "mean, normalised",
-                     SentenceEncoder(Bert(without_pooler), tokenizer, {.longest = 4}), {ids},
-                     [=](auto& model, const Tensors& in) { return model(in[0], beside(mask, in), beside(types, in)); }));
+  rows.push_back(
+      row("SentenceEncoder", "mean, normalised", SentenceEncoder(Bert(without_pooler), tokenizer, {.longest = 4}),
+          {ids}, [=](auto& model, const Tensors& in) { return model(in[0], beside(mask, in), beside(types, in)); }));
   return rows;
 }
 

@@ -29,6 +29,10 @@ const char* name_of(Layout layout) {
 
 // ---- Numbers
 
+bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
+/// The largest error of one rounding, relative to the number.
+double rounding_of(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : 0x1p-11; }
+
 bool is_drawn_floating(Fill fill) {
   return fill == Fill::normal || fill == Fill::positive || fill == Fill::distinct || fill == Fill::unit;
 }
@@ -92,6 +96,15 @@ std::vector<double> draw(const Input& input, DType dtype, size_t which, int64_t 
   return values;
 }
 
+// The same numbers as a tensor of `dtype` holds them.
+void round_to(DType dtype, std::vector<double>& values) {
+  if (!is_half(dtype)) return;
+  for (double& v : values) {
+    const auto x = static_cast<float>(v);
+    v = static_cast<double>(dtype == DType::bf16 ? static_cast<float>(bfloat16(x)) : static_cast<float>(float16(x)));
+  }
+}
+
 Array draw(const Input& input, DType dtype, size_t which, Layout layout, Random& random) {
   const Shape& shape = input.shape;
   if (layout != Layout::expanded || input.expand_dim < 0 || shape.dim() == 0)
@@ -121,6 +134,8 @@ template <class T>
 T poison() {
   if constexpr (std::is_floating_point_v<T>)
     return std::numeric_limits<T>::quiet_NaN();
+  else if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
+    return T(std::numeric_limits<float>::quiet_NaN());
   else if constexpr (std::is_same_v<T, bool>)
     return true;
   else
@@ -159,18 +174,18 @@ Placed place(const Array& array, DType dtype, Layout layout, int64_t expand_dim,
   }
   Tensor whole = empty({size}, dtype);
   visit_dtype(dtype, [&]<class T>(T) {
-    if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
-      return;
-    else {
-      T* data = whole.data<T>();
-      for (int64_t i = 0; i < size; ++i) data[i] = poison<T>();
-      size_t next = 0;
-      each_index(shape, [&](const Shape& index) {
-        int64_t element = offset;
-        for (int64_t d = 0; d < dims; ++d) element += index[d] * strides[d];
-        data[element] = static_cast<T>(array.values[next++]);
-      });
-    }
+    T* data = whole.data<T>();
+    for (int64_t i = 0; i < size; ++i) data[i] = poison<T>();
+    size_t next = 0;
+    each_index(shape, [&](const Shape& index) {
+      int64_t element = offset;
+      for (int64_t d = 0; d < dims; ++d) element += index[d] * strides[d];
+      const double value = array.values[next++];
+      if constexpr (std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>)
+        data[element] = T(static_cast<float>(value));
+      else
+        data[element] = static_cast<T>(value);
+    });
   });
   whole = whole.to(device);
   return {make_view(whole, shape, strides, offset), whole, bytes_of(whole)};
@@ -215,7 +230,7 @@ std::vector<double> elements(const Tensor& x) {
 struct Tolerance {
   double relative;
   bool accumulates;
-  bool as_float;
+  DType dtype;  // what is compared was rounded to it
 };
 
 // Nothing where they agree, else the worst element.
@@ -224,10 +239,12 @@ std::string difference(const std::vector<double>& got, std::vector<double> right
   if (got.size() != right.size()) return "another number of elements";
   double largest = 0;
   for (double& r : right) {
-    if (tolerance.as_float) r = static_cast<double>(static_cast<float>(r));
+    if (tolerance.dtype != DType::f64 && is_floating(tolerance.dtype)) r = static_cast<double>(static_cast<float>(r));
+    if (tolerance.dtype == DType::f16 && std::abs(r) >= 65520) r = std::copysign(inf, r);
     if (std::isfinite(r)) largest = std::max(largest, std::abs(r));
   }
-  const double floor = tolerance.as_float ? 1e-37 : 1e-300;
+  const double floor = tolerance.dtype == DType::f64 ? 1e-300 : tolerance.dtype == DType::f16 ? 0x1p-25 : 1e-37;
+  if (!is_half(tolerance.dtype)) largest = std::max(largest, 1.0);
   size_t place = 0, worst_place = 0;
   double worst = 0, worst_got = 0, worst_right = 0;
   Shape worst_index;
@@ -235,8 +252,7 @@ std::string difference(const std::vector<double>& got, std::vector<double> right
     const double g = got[place], r = right[place];
     double error = 0;
     if (std::isfinite(g) && std::isfinite(r))
-      error = std::abs(g - r) /
-              (tolerance.relative * (tolerance.accumulates ? std::max(largest, 1.0) : std::abs(r)) + floor);
+      error = std::abs(g - r) / (tolerance.relative * (tolerance.accumulates ? largest : std::abs(r)) + floor);
     else if (!(std::isnan(g) && std::isnan(r)) && g != r)
       error = inf;
     if (error > worst) {
@@ -256,11 +272,11 @@ std::string difference(const std::vector<double>& got, std::vector<double> right
   return text.str();
 }
 
-// Weights of a weighted sum of the outputs: none near 0, signs mixed.
+// Weights of a weighted sum of the outputs: none near 0, signs mixed, exact in every dtype.
 Tensor weights_like(const Tensor& y, uint64_t seed) {
   Random random(seed);
   std::vector<double> values(static_cast<size_t>(y.numel()));
-  for (double& v : values) v = uniform(random, 0.5, 1.5) * (random() % 2 ? 1 : -1);
+  for (double& v : values) v = (0.5 + 0x1p-6 * static_cast<double>(random() % 64)) * (random() % 2 ? 1 : -1);
   return from_vector<double>(values, y.shape()).to(y.dtype()).to(y.device());
 }
 
@@ -280,6 +296,7 @@ class Runner {
           guarded(sets[set_], dtype, layout, [&] { run_floating(sets[set_], dtype, layout); });
         }
       }
+      run_halves(sets[set_]);
       run_integral(sets[set_], DType::i64, row_.of_integers);
       if (row_.of_booleans) run_integral(sets[set_], DType::boolean, row_.of_booleans);
     }
@@ -296,16 +313,21 @@ class Runner {
     for (const Input& input : inputs) where << " " << input.shape;
     where << ", seed " << seed_of(row_, set_);
     where_ = where.str();
-    const MemoryStats before = memory_stats();
-    try {
-      f();
-    } catch (const std::exception& error) {
-      problem("threw: ", error.what());
+    int64_t storages = 0, nodes = 0;
+    for (int call = 0; call < 2; ++call) {
+      const MemoryStats before = memory_stats();
+      try {
+        f();
+      } catch (const std::exception& error) {
+        problem("threw: ", error.what());
+      }
+      const MemoryStats after = memory_stats();
+      storages = static_cast<int64_t>(after.live_storages) - static_cast<int64_t>(before.live_storages);
+      nodes = static_cast<int64_t>(after.live_nodes) - static_cast<int64_t>(before.live_nodes);
+      if (storages == 0 && nodes == 0) break;  // else once more: a first call may make a table that is kept
     }
-    const MemoryStats after = memory_stats();
-    check(after.live_storages == before.live_storages, "left ", after.live_storages - before.live_storages,
-          " storages alive");
-    check(after.live_nodes == before.live_nodes, "left ", after.live_nodes - before.live_nodes, " nodes alive");
+    check(storages == 0, "left ", storages, " storages alive");
+    check(nodes == 0, "left ", nodes, " nodes alive");
   }
 
   template <class... Parts>
@@ -347,14 +369,16 @@ class Runner {
   };
 
   Made make_inputs(const Inputs& inputs, DType run, Layout layout) const {
-    return make_inputs(inputs, run, layout, device_);
+    return make_inputs(inputs, run, layout, device_, run);
   }
-  Made make_inputs(const Inputs& inputs, DType run, Layout layout, Device device) const {
+  // `rounded`: the dtype in which the floating numbers are exact.
+  Made make_inputs(const Inputs& inputs, DType run, Layout layout, Device device, DType rounded) const {
     Random random(seed_of(row_, set_));
     Made made;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const DType dtype = dtype_in(inputs[i], run);
       made.arrays.push_back(draw(inputs[i], dtype, i, layout, random));
+      if (is_drawn_floating(inputs[i].fill)) round_to(rounded, made.arrays.back().values);
       made.placed.push_back(place(made.arrays.back(), dtype, layout, inputs[i].expand_dim, device));
     }
     return made;
@@ -370,6 +394,7 @@ class Runner {
   }
 
   DType result_dtype(size_t output, DType otherwise) const {
+    if (is_half(otherwise) && row_.of_halves) return *row_.of_halves;
     return output < row_.results.size() ? row_.results[output].value_or(otherwise) : otherwise;
   }
 
@@ -381,10 +406,10 @@ class Runner {
       const DType dtype = result_dtype(k, otherwise);
       check(got[k].dtype() == dtype, "output ", k, " is ", got[k].dtype(), ", not ", dtype);
       if (got[k].shape() != right[k].shape) continue;
-      // What is f32 is as exact as f32 even in a run of f64.
+      // What is f32 is as exact as f32 even in a run of another dtype.
       const double allowed = !is_floating(dtype) ? 0 : dtype == DType::f32 ? row_.ulps * 0x1p-23 : relative;
-      const std::string text = difference(elements(got[k]), right[k].values, right[k].shape,
-                                          {allowed, row_.accumulates, dtype == DType::f32});
+      const std::string text =
+          difference(elements(got[k]), right[k].values, right[k].shape, {allowed, row_.accumulates, dtype});
       check(text.empty(), "output ", k, ": ", text);
     }
   }
@@ -395,15 +420,34 @@ class Runner {
             " changed input ", i);
   }
 
+  double value_tolerance(DType dtype) const {
+    if (is_half(dtype)) return row_.half_roundings * rounding_of(dtype) + row_.ulps * 0x1p-23;
+    return dtype == DType::f32 ? row_.ulps * 0x1p-23 : std::max(1e-12, row_.ulps * 0x1p-50);
+  }
+  double gradient_tolerance(DType dtype) const {
+    if (is_half(dtype)) return row_.half_gradient_roundings * rounding_of(dtype);
+    return 2e-6 * std::max(4.0, row_.ulps);
+  }
+
+  void run_halves(const Inputs& inputs) {
+    if (device_ == cpu() || row_.half_roundings == 0) return;
+    if (std::none_of(inputs.begin(), inputs.end(), [](const Input& input) { return is_drawn_floating(input.fill); }))
+      return;
+    for (DType dtype : {DType::bf16, DType::f16})
+      for (Layout layout : {Layout::contiguous, Layout::permuted, Layout::stepped}) {
+        if (layout != Layout::contiguous && !has_layout(inputs, layout)) continue;
+        guarded(inputs, dtype, layout, [&] { run_floating(inputs, dtype, layout); });
+      }
+  }
+
   void run_floating(const Inputs& inputs, DType dtype, Layout layout) {
     const Made made = make_inputs(inputs, dtype, layout);
-    const double relative = dtype == DType::f32 ? row_.ulps * 0x1p-23 : std::max(1e-12, row_.ulps * 0x1p-50);
     Tensors plain;
     {
       NoGrad no_grad;
       plain = row_.function(made.tensors());
     }
-    check_values(plain, made.arrays, dtype, relative);
+    check_values(plain, made.arrays, dtype, value_tolerance(dtype));
     check_untouched(made, "the op");
     for (const Tensor& y : plain) check(!y.requires_grad(), "an output requires a gradient under NoGrad");
 
@@ -491,12 +535,13 @@ class Runner {
       for (size_t i = 0; i < in.size(); ++i)
         if (wanted[i]) leaves.push_back(in[i]);
       const Tensors dense = grad(outputs, leaves, options);
-      compare(expanded, dense, dtype == DType::f32 ? 1e-5 : 1e-12, "an expanded gradient gives another: input ");
+      const double allowed = is_half(dtype) ? gradient_tolerance(dtype) : dtype == DType::f32 ? 1e-5 : 1e-12;
+      compare(expanded, dense, allowed, "an expanded gradient gives another: input ");
     }
-    if (dtype == DType::f32) {
-      const Made wide = make_inputs(inputs, DType::f64, layout);
-      compare(first, gradients(row_.function, wide, wanted, {}), 2e-6 * std::max(4.0, row_.ulps),
-              "the gradient in f32 is not that in f64: input ");
+    if (dtype != DType::f64) {
+      const Made wide = make_inputs(inputs, DType::f64, layout, device_, dtype);
+      compare(first, gradients(row_.function, wide, wanted, {}), gradient_tolerance(dtype),
+              "the gradient is not that in f64: input ");
       return;
     }
     if (row_.composed) run_composed(made, wanted, plain, first);
@@ -542,7 +587,7 @@ class Runner {
   // The CPU's gradients are checked against differences of values: those of another device are held against them.
   void run_beside_cpu(const Inputs& inputs, const Made& made, const std::vector<bool>& wanted, Layout layout,
                       const Tensors& first) {
-    const Made here = make_inputs(inputs, DType::f64, layout, cpu());
+    const Made here = make_inputs(inputs, DType::f64, layout, cpu(), DType::f64);
     compare(first, gradients(row_.function, here, wanted, {}), 1e-11, "the CPU has another gradient: input ");
     if (!row_.second || layout != Layout::contiguous || set_ > 0) return;
     const auto second = [&](const Made& at) {
@@ -567,8 +612,9 @@ class Runner {
       }
       check(got[i].shape() == right[i].shape(), text, i, ": shape ", got[i].shape(), ", not ", right[i].shape());
       if (got[i].shape() != right[i].shape()) continue;
+      const DType dtype = is_half(got[i].dtype()) ? got[i].dtype() : DType::f64;
       const std::string what =
-          difference(elements(got[i]), elements(right[i]), got[i].shape(), {relative, true, false});
+          difference(elements(got[i]), elements(right[i]), got[i].shape(), {relative, true, dtype});
       check(what.empty(), text, i, ": ", what);
     }
   }
@@ -638,7 +684,7 @@ class Runner {
           Tensors in = made.tensors();
           in[i] = replaced;
           for (Tensor& x : in)
-            if (x.defined() && (x.dtype() == DType::f32 || x.dtype() == DType::f64)) x = x.detach().set_requires_grad();
+            if (x.defined() && computes(x.dtype(), x.device())) x = x.detach().set_requires_grad();
           ++checks_;
           try {
             Tensors y = row_.function(in);
@@ -658,7 +704,8 @@ class Runner {
     const std::vector<double> numbers = {nan, inf,   -inf, 0.0,  -0.0,  1.0,  -1.0,  0x1p-140,
                                          2.5, -0.75, 3e38, 1e30, -1e30, 88.5, -104.0};
     const auto n = static_cast<int64_t>(numbers.size());
-    for (DType dtype : {DType::f32, DType::f64}) {
+    for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+      if (is_half(dtype) && (device_ == cpu() || row_.half_roundings == 0)) continue;
       guarded(row_.inputs, dtype, Layout::contiguous, [&] {
         Arrays arrays;
         Tensors tensors;
@@ -666,10 +713,10 @@ class Runner {
           arrays.push_back(make({n, n}, [&](const Shape& at) {
             return static_cast<double>(static_cast<float>(numbers[static_cast<size_t>(at[i % 2 ? 1 : 0])]));
           }));
+          round_to(dtype, arrays.back().values);
           tensors.push_back(from_vector<double>(arrays.back().values, {n, n}).to(dtype).to(device_));
         }
-        const double relative = dtype == DType::f32 ? row_.ulps * 0x1p-23 : 1e-12;
-        check_values(row_.function(tensors), arrays, dtype, relative);
+        check_values(row_.function(tensors), arrays, dtype, dtype == DType::f64 ? 1e-12 : value_tolerance(dtype));
       });
     }
   }

@@ -2,7 +2,8 @@
 //
 // Conventions: `y` is the output, allocated, of its final shape, usually dense; inputs have any strides (0 where
 // expanded) and are already expanded to the common shape where an op broadcasts. Dtypes are checked by the op:
-// compute kernels meet f32 and f64 (and i64 or boolean where said). Kernels work on x.raw_data(), shape() and
+// compute kernels meet f32 and f64 (and i64 or boolean where said), on GPUs bf16 and f16 wherever f32 is said, which
+// they compute with as f32 and round once, when they write. Kernels work on x.raw_data(), shape() and
 // strides(), record nothing, and do not bump versions. Sums are kept in f64 or in fixed trees of partial sums, so
 // that they do not depend on threads.
 #pragma once
@@ -181,7 +182,7 @@ struct Kernels {
   void (*log_softmax)(const Tensor& y, const Tensor& a, int64_t dim);
   void (*log_softmax_grad)(const Tensor& da, const Tensor& y, const Tensor& dy, int64_t dim);
   /// Over the last `width` elements (a seen as [rows, width], dense); weight, bias [width] or undefined; mean and
-  /// rstd: [rows], in a's dtype.
+  /// rstd: [rows], in a's dtype, or f32 where that has 16 bits.
   void (*layer_norm)(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& a, const Tensor& weight,
                      const Tensor& bias, double eps);
   /// da, dweight, dbias may be undefined: not wanted.
@@ -191,10 +192,11 @@ struct Kernels {
   void (*rms_norm_grad)(const Tensor& da, const Tensor& dweight, const Tensor& dy, const Tensor& a, const Tensor& rstd,
                         const Tensor& weight);
   /// Per-row loss of softmax + cross-entropy over logits [rows, classes], dense; targets [rows] i64, checked by the
-  /// op; weight [classes] or undefined. losses [rows] and log_sum_exp [rows] are filled; ignored rows give 0.
+  /// op; weight [classes] or undefined. losses [rows] and log_sum_exp [rows] are filled, f32 where logits have 16 bits;
+  /// ignored rows give 0.
   void (*cross_entropy)(const Tensor& losses, const Tensor& log_sum_exp, const Tensor& logits, const Tensor& targets,
                         const Tensor& weight, int64_t ignore_index, double label_smoothing);
-  /// dlogits from the gradient of each row's loss, [rows].
+  /// dlogits from the gradient of each row's loss, [rows], of the losses' dtype.
   void (*cross_entropy_grad)(const Tensor& dlogits, const Tensor& dlosses, const Tensor& log_sum_exp,
                              const Tensor& logits, const Tensor& targets, const Tensor& weight, int64_t ignore_index,
                              double label_smoothing);
@@ -238,7 +240,8 @@ struct Kernels {
                          const AttentionSettings& settings);
 
   // ---- Rotary positions: y and x [..., T, D], any strides but y's last dimension dense; cosines and sines [T, pairs],
-  /// dense, of their dtype. Pairs of the first elements are turned, `back` by the opposite angle; the rest is copied.
+  /// dense, of their dtype or f32 where that has 16 bits. Pairs of the first elements are turned, `back` by the
+  /// opposite angle; the rest is copied.
   void (*rotate)(const Tensor& y, const Tensor& x, const Tensor& cosines, const Tensor& sines, bool interleaved,
                  bool back);
 

@@ -4,6 +4,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/ops/promote.hpp>
 
 namespace regard {
@@ -51,6 +52,8 @@ Tensor if_needed(bool needed, const Tensor& g) { return needed ? g : Tensor(); }
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
+  if (autocast::mixes("add", a, b)) [[unlikely]]
+    return add(autocast::wide(a), autocast::wide(b));
   return record("add", compute("add", BinaryOp::add, a, b), inputs(a, b), saved(), [](const Saved& s, const Tensor& g) {
     return Grads{if_needed(s.needs(0), g), if_needed(s.needs(1), g)};
   });
@@ -61,6 +64,8 @@ Tensor add(const Tensor& a, Scalar b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
+  if (autocast::mixes("sub", a, b)) [[unlikely]]
+    return sub(autocast::wide(a), autocast::wide(b));
   return record("sub", compute("sub", BinaryOp::sub, a, b), inputs(a, b), saved(), [](const Saved& s, const Tensor& g) {
     return Grads{if_needed(s.needs(0), g), s.needs(1) ? neg(g) : Tensor()};
   });
@@ -75,6 +80,8 @@ Tensor sub(Scalar a, const Tensor& b) {
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
+  if (autocast::mixes("mul", a, b)) [[unlikely]]
+    return mul(autocast::wide(a), autocast::wide(b));
   Tensor y = compute("mul", BinaryOp::mul, a, b);
   const Tensor &kept_a = kept_for(b, a), &kept_b = kept_for(a, b);
   const auto backward = [](const Saved& s, const Tensor& g) {
@@ -90,6 +97,8 @@ Tensor mul(const Tensor& a, Scalar b) {
 }
 
 Tensor div(const Tensor& a, const Tensor& b) {
+  if (autocast::mixes("div", a, b)) [[unlikely]]
+    return div(autocast::wide(a), autocast::wide(b));
   Tensor y = compute("div", BinaryOp::div, a, b, true);
   return record("div", y, inputs(a, b), saved(kept_for(b, a), b), [](const Saved& s, const Tensor& g) {
     const Tensor b = s[1];
@@ -101,6 +110,8 @@ Tensor div(const Tensor& a, Scalar b) {
                 [b](const Saved&, const Tensor& g) { return Grads{div(g, b)}; });
 }
 Tensor div(Scalar a, const Tensor& b) {
+  if (autocast::widens("number / tensor", b)) [[unlikely]]
+    return div(a, autocast::wide(b));
   return record("div", compute("div", BinaryOp::div, b, a, true), inputs(b), saved(b),
                 [a](const Saved& s, const Tensor& g) {
                   const Tensor b = s[0];
@@ -134,6 +145,8 @@ void check_integer_exponents(const char* op, const Tensor& exponents) {
 }  // namespace
 
 Tensor pow(const Tensor& a, const Tensor& b) {
+  if (autocast::widens("pow", a, b)) [[unlikely]]
+    return pow(autocast::wide(a), autocast::wide(b));
   check_operands("pow", a, b);
   if (!is_floating(common_dtype("pow", a, b))) check_integer_exponents("pow", b);
   Tensor y = compute("pow", BinaryOp::pow, a, b);
@@ -158,6 +171,8 @@ Tensor pow(const Tensor& a, const Tensor& b) {
 }
 
 Tensor pow(const Tensor& a, Scalar b) {
+  if (autocast::widens("pow", a)) [[unlikely]]
+    return pow(autocast::wide(a), b);
   check_defined("pow", "a", a);
   if (!is_floating(common_dtype("pow", a, b))) check_integer_exponent("pow", b.to_int());
   Tensor y = compute("pow", BinaryOp::pow, a, b);
@@ -171,6 +186,8 @@ Tensor pow(const Tensor& a, Scalar b) {
 }
 
 Tensor pow(Scalar a, const Tensor& b) {
+  if (autocast::widens("pow", b)) [[unlikely]]
+    return pow(a, autocast::wide(b));
   check_defined("pow", "b", b);
   if (!is_floating(common_dtype("pow", b, a))) check_integer_exponents("pow", b);
   Tensor y = compute("pow", BinaryOp::pow, b, a, true);
@@ -192,6 +209,8 @@ Tensor chosen_gradient(const Tensor& g, const Tensor& tied, const Tensor& lost) 
 }  // namespace
 
 Tensor maximum(const Tensor& a, const Tensor& b) {
+  if (autocast::mixes("maximum", a, b)) [[unlikely]]
+    return maximum(autocast::wide(a), autocast::wide(b));
   Tensor y = compute("maximum", BinaryOp::maximum, a, b);
   return record("maximum", y, inputs(a, b), saved(a, b), [](const Saved& s, const Tensor& g) {
     const Tensor a = s[0], b = s[1], tied = a == b;
@@ -201,6 +220,8 @@ Tensor maximum(const Tensor& a, const Tensor& b) {
 }
 
 Tensor minimum(const Tensor& a, const Tensor& b) {
+  if (autocast::mixes("minimum", a, b)) [[unlikely]]
+    return minimum(autocast::wide(a), autocast::wide(b));
   Tensor y = compute("minimum", BinaryOp::minimum, a, b);
   return record("minimum", y, inputs(a, b), saved(a, b), [](const Saved& s, const Tensor& g) {
     const Tensor a = s[0], b = s[1], tied = a == b;

@@ -17,11 +17,14 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/graph.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/ops/softmax_rows.hpp>
 
 namespace regard {
 
 namespace {
+
+using autocast::narrow;
 
 constexpr const char* name = "scaled_dot_product_attention";
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -379,6 +382,42 @@ void check_arguments(const Tensor& query, const Tensor& key, const Tensor& value
   if (options.mask.defined() && is_floating(options.mask.dtype())) warn_of_zeros_and_ones(options.mask);
 }
 
+/// A mask that is added to the scores, or nothing.
+Tensor added_mask(const AttentionOptions& options) {
+  return options.mask.defined() && is_floating(options.mask.dtype()) ? options.mask : Tensor();
+}
+
+AttentionOptions narrowed(AttentionOptions options) {
+  if (const Tensor mask = added_mask(options); mask.defined()) options.mask = narrow(mask);
+  return options;
+}
+
+/// Attention in the dtype that is given, and its weights where wanted.
+Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
+              Tensor* weights);
+
+/// The same in f32, for 16 bits, which no kernel takes yet: attend() uses it, and nothing else. It is to go.
+Tensor attend_in_f32(const Tensor& query, const Tensor& key, const Tensor& value, AttentionOptions options,
+                     Tensor* weights) {
+  if (const Tensor mask = added_mask(options); mask.defined()) options.mask = to(mask, DType::f32);
+  const Tensor y = attend(to(query, DType::f32), to(key, DType::f32), to(value, DType::f32), options, weights);
+  if (weights != nullptr) *weights = to(*weights, query.dtype());
+  return to(y, query.dtype());
+}
+
+Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
+              Tensor* weights) {
+  const autocast::Pause pause;
+  Tensor q, k, v;
+  check_arguments(query, key, value, options, q, k, v);
+  if (element_size(query.dtype()) == 2) return attend_in_f32(query, key, value, options, weights);
+  // The output is that without weights, to the bit. The weights are composed, with a gradient of their own.
+  Tensor output = fused_attention(q, k, v, options);
+  if (weights != nullptr)
+    *weights = as_given(composed_weights(q, for_heads(k, q.size(1)), nullptr, options), query.dim());
+  return as_given(output, query.dim());
+}
+
 }  // namespace
 
 std::pair<Tensor, Tensor> detail::composed_attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -393,20 +432,19 @@ void detail::allow_float_mask_warning() { float_mask_warning_given = false; }
 
 Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                     const AttentionOptions& options) {
-  Tensor q, k, v;
-  check_arguments(query, key, value, options, q, k, v);
-  return as_given(fused_attention(q, k, v, options), query.dim());
+  if (autocast::narrows(name, query, key, value, added_mask(options))) [[unlikely]]
+    return scaled_dot_product_attention(narrow(query), narrow(key), narrow(value), narrowed(options));
+  return attend(query, key, value, options, nullptr);
 }
 
 std::pair<Tensor, Tensor> scaled_dot_product_attention_with_weights(const Tensor& query, const Tensor& key,
                                                                     const Tensor& value,
                                                                     const AttentionOptions& options) {
-  Tensor q, k, v;
-  check_arguments(query, key, value, options, q, k, v);
-  // The output is that without weights, to the bit. The weights are composed, with a gradient of their own.
-  Tensor output = fused_attention(q, k, v, options);
-  Tensor weights = composed_weights(q, for_heads(k, q.size(1)), nullptr, options);
-  return {as_given(output, query.dim()), as_given(weights, query.dim())};
+  if (autocast::narrows(name, query, key, value, added_mask(options))) [[unlikely]]
+    return scaled_dot_product_attention_with_weights(narrow(query), narrow(key), narrow(value), narrowed(options));
+  Tensor weights;
+  Tensor output = attend(query, key, value, options, &weights);
+  return {output, weights};
 }
 
 }  // namespace regard

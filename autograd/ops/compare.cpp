@@ -4,6 +4,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/ops/promote.hpp>
 
 namespace regard {
@@ -11,6 +12,8 @@ namespace regard {
 namespace {
 
 Tensor compare(const char* name, BinaryOp op, const Tensor& a, const Tensor& b) {
+  if (autocast::mixes("comparison", a, b)) [[unlikely]]
+    return compare(name, op, autocast::wide(a), autocast::wide(b));
   check_operands(name, a, b);
   // Numbers of one dtype can be compared whatever it is, 16 bits included.
   const DType dtype = a.dtype() == b.dtype() ? a.dtype() : common_dtype(name, a, b);

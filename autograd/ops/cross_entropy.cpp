@@ -5,6 +5,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 
 namespace regard {
 
@@ -83,11 +84,14 @@ Tensor safe_targets(const ClassRows& rows) {
   return rows.ignored.defined() ? where(rows.ignored, 0, rows.targets) : rows.targets;
 }
 
+// What losses of 16-bit scores are computed and given in: a mean of thousands has no digits to spare.
+DType loss_dtype(const Tensor& scores) { return element_size(scores.dtype()) == 2 ? DType::f32 : scores.dtype(); }
+
 // What the mean divides by: how many rows count, or the sum of their classes' weights.
 double total_weight(const ClassRows& rows, const Tensor& weight) {
   const NoGrad no_grad;
   if (weight.defined()) {
-    Tensor weights = index_select(weight, 0, safe_targets(rows));
+    Tensor weights = to(index_select(weight, 0, safe_targets(rows)), loss_dtype(weight));
     if (rows.ignored.defined()) weights = masked_fill(weights, rows.ignored, 0);
     return sum(weights).item<double>();
   }
@@ -112,9 +116,11 @@ struct SmoothedTarget {
 Tensor target_mass(const Tensor& targets, const Tensor& ignored, const Tensor& weight, const SmoothedTarget& form,
                    DType dtype) {
   Tensor mass = ones({targets.numel()}, {dtype, targets.device()});
-  if (weight.defined())
-    mass = index_select(weight, 0, where(ignored, 0, targets)) * (1 - form.label_smoothing) +
-           mean(weight) * form.label_smoothing;
+  if (weight.defined()) {
+    const Tensor weights = to(weight, dtype);
+    mass = index_select(weights, 0, where(ignored, 0, targets)) * (1 - form.label_smoothing) +
+           mean(weights) * form.label_smoothing;
+  }
   return unsqueeze(masked_fill(mass, ignored, 0), 1);
 }
 
@@ -131,13 +137,15 @@ Tensor cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& l
                   Grads grads(2);
                   if (s.needs(0)) {
                     const Tensor one_each = cross_entropy_grad(ones_like(g), logits, s[2], targets, weight, form);
-                    grads[0] = sum(h * one_each, 1);
+                    grads[0] = sum(to(h * one_each, g.dtype()), 1);
                   }
                   if (s.needs(1)) {
                     const Tensor ignored = targets == form.ignore_index;
-                    const Tensor p = masked_fill(softmax(logits, 1), unsqueeze(ignored, 1), 0);
+                    // In the losses' dtype, which is wider than that of 16-bit logits.
+                    const Tensor x = to(logits, g.dtype()), dx = to(h, g.dtype());
+                    const Tensor p = masked_fill(softmax(x, 1), unsqueeze(ignored, 1), 0);
                     const Tensor scale = unsqueeze(g, 1) * target_mass(targets, ignored, weight, form, g.dtype());
-                    grads[1] = p * (h - sum(h * p, 1, true)) * scale;
+                    grads[1] = to(p * (dx - sum(dx * p, 1, true)) * scale, logits.dtype());
                   }
                   return grads;
                 });
@@ -146,11 +154,17 @@ Tensor cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& l
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
+  // Logits alone are widened by the kernel, as it reads them.
+  if (options.weight.defined() && autocast::widens("cross_entropy", logits, options.weight)) [[unlikely]] {
+    CrossEntropyOptions in_f32 = options;
+    in_f32.weight = autocast::wide(options.weight);
+    return cross_entropy(autocast::wide(logits), targets, in_f32);
+  }
   check<ValueError>(options.label_smoothing >= 0 && options.label_smoothing <= 1, "cross_entropy",
                     "label_smoothing is ", options.label_smoothing, "; it must lie in [0, 1]");
   const ClassRows rows = class_rows("cross_entropy", "logits", logits, targets, options.weight, options.ignore_index);
   const Tensor weight = options.weight.defined() ? contiguous(options.weight) : Tensor();
-  const TensorOptions kind{logits.dtype(), logits.device()};
+  const TensorOptions kind{loss_dtype(logits), logits.device()};
   Tensor losses = empty({rows.targets.numel()}, kind), log_sum_exp = empty({rows.targets.numel()}, kind);
   kernels(logits).cross_entropy(losses, log_sum_exp, rows.scores, rows.targets, weight, options.ignore_index,
                                 options.label_smoothing);
@@ -163,6 +177,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEnt
 }
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, const NllLossOptions& options) {
+  if (autocast::widens("nll_loss", log_probabilities, options.weight)) [[unlikely]] {
+    NllLossOptions in_f32 = options;
+    in_f32.weight = autocast::wide(options.weight);
+    return nll_loss(autocast::wide(log_probabilities), targets, in_f32);
+  }
   const ClassRows rows =
       class_rows("nll_loss", "log_probabilities", log_probabilities, targets, options.weight, options.ignore_index);
   const Tensor safe = safe_targets(rows);

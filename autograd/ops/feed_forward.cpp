@@ -6,6 +6,7 @@
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/autograd/ops/activation_grad.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/ops/linear_common.hpp>
 
 namespace regard {
@@ -51,6 +52,11 @@ Middle middle(Activation activation, const Tensor& g, const Tensor& h, const Ten
 
 Tensor feed_forward(const Tensor& x, const Tensor& up, const Tensor& up_bias, const Tensor& down,
                     const Tensor& down_bias, Activation activation, const Tensor& residual) {
+  using autocast::narrow;
+  if (autocast::narrows("feed_forward", x, up, up_bias, down, down_bias)) [[unlikely]]
+    return feed_forward(narrow(x), narrow(up), narrow(up_bias), narrow(down), narrow(down_bias), activation, residual);
+  if (autocast::mixes("add", residual, x)) [[unlikely]]  // what is added to keeps its digits
+    return add(residual, feed_forward(x, up, up_bias, down, down_bias, activation));
   check_linear("feed_forward", x, "up", up, "up_bias", up_bias);
   check_defined("feed_forward", "down", down);
   check<ShapeError>(down.dim() == 2 && down.size(1) == up.size(0), "feed_forward", "up ", up.shape(), " and down ",

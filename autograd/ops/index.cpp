@@ -5,6 +5,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 
 namespace regard {
 
@@ -152,6 +153,8 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
 }
 
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  if (autocast::mixes("scatter_add", x, source)) [[unlikely]]
+    return scatter_add(autocast::wide(x), dim, index, autocast::wide(source));
   check_added("scatter_add", x, index, source);
   check<ShapeError>(std::max<int64_t>(index.dim(), 1) == std::max<int64_t>(source.dim(), 1), "scatter_add", "index ",
                     index.shape(), " and source ", source.shape(), " must have equally many dimensions");
@@ -187,6 +190,8 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
 }
 
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  if (autocast::mixes("index_add", x, source)) [[unlikely]]
+    return index_add(autocast::wide(x), dim, index, autocast::wide(source));
   check_added("index_add", x, index, source);
   dim = check_listed("index_add", x.shape(), dim, index);
   Shape needed = x.shape();

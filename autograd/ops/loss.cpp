@@ -2,6 +2,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 
 namespace regard {
 
@@ -63,12 +64,20 @@ Tensor softplus(const Tensor& x) {
 }  // namespace
 
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
+  if (autocast::widens("mse_loss", input, target)) [[unlikely]]
+    return mse_loss(autocast::wide(input), autocast::wide(target), reduction);
   check_pair("mse_loss", input, target);
   return reduce_losses(square(input - target), reduction);
 }
 
 Tensor binary_cross_entropy_with_logits(const Tensor& input, const Tensor& target, const BceOptions& options) {
   constexpr const char* op = "binary_cross_entropy_with_logits";
+  if (autocast::widens(op, input, target, options.weight, options.pos_weight)) [[unlikely]] {
+    using autocast::wide;
+    return binary_cross_entropy_with_logits(
+        wide(input), wide(target),
+        {.weight = wide(options.weight), .pos_weight = wide(options.pos_weight), .reduction = options.reduction});
+  }
   check_pair(op, input, target);
   const std::pair<const char*, const Tensor*> factors[] = {{"weight", &options.weight},
                                                            {"pos_weight", &options.pos_weight}};
@@ -88,6 +97,8 @@ Tensor binary_cross_entropy_with_logits(const Tensor& input, const Tensor& targe
 }
 
 Tensor kl_div(const Tensor& input, const Tensor& target, Reduction reduction) {
+  if (autocast::widens("kl_div", input, target)) [[unlikely]]
+    return kl_div(autocast::wide(input), autocast::wide(target), reduction);
   check_pair("kl_div", input, target);
   const Tensor t = to(target, input.dtype());
   const Tensor entropy = t * log(where(t == 0.0, 1.0, t));  // 0 log 0 is 0, with gradient 0

@@ -7,6 +7,7 @@
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/ops/linear_common.hpp>
 
 namespace regard {
@@ -153,6 +154,8 @@ void check_linear(const char* op, const Tensor& x, const char* weight_name, cons
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (autocast::narrows("matmul", a, b)) [[unlikely]]
+    return matmul(autocast::narrow(a), autocast::narrow(b));
   check_operands("matmul", "a", a, "b", b);
   check<ShapeError>(a.dim() > 0 && b.dim() > 0, "matmul", a.shape(), " x ", b.shape(),
                     ": both need at least one dimension; multiply by a single number with *");
@@ -173,6 +176,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (autocast::narrows("linear", x, weight, bias)) [[unlikely]]
+    return linear(autocast::narrow(x), autocast::narrow(weight), autocast::narrow(bias));
   check_linear("linear", x, "weight", weight, "bias", bias);
 
   Shape shape = x.shape();

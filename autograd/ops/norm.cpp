@@ -4,6 +4,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 
 namespace regard {
 
@@ -109,18 +110,26 @@ NormForm check_norm(const char* op, const Tensor& x, const Shape& normalized_sha
   return form;
 }
 
+// Of a row's mean and rstd: f32 for 16-bit rows, whose values would lose digits there.
+TensorOptions statistics_of(const Tensor& x) {
+  return {element_size(x.dtype()) == 2 ? DType::f32 : x.dtype(), x.device()};
+}
+
 Tensor dense(const Tensor& x) { return x.defined() ? contiguous(x) : x; }
 
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight, const Tensor& bias,
                   double eps) {
+  using autocast::wide;
+  if (autocast::widens("layer_norm", x, weight, bias)) [[unlikely]]
+    return layer_norm(wide(x), normalized_shape, wide(weight), wide(bias), eps);
   Shape rows;
   NormForm form = check_norm("layer_norm", x, normalized_shape, weight, bias, eps, rows);
   form.centered = true;
   const Tensor a = contiguous(x), w = dense(weight), b = dense(bias);
-  const TensorOptions options{x.dtype(), x.device()};
-  Tensor y = empty(x.shape(), options), mean = empty(rows, options), rstd = empty(rows, options);
+  Tensor y = empty(x.shape(), {x.dtype(), x.device()});
+  Tensor mean = empty(rows, statistics_of(x)), rstd = empty(rows, statistics_of(x));
   kernels(x).layer_norm(y, mean, rstd, a, w, b, eps);
   return record_recomputable(
       "layer_norm", y, inputs(a, w, b), saved(a, mean, rstd, w, b),
@@ -147,11 +156,12 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
 }
 
 Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight, double eps) {
+  if (autocast::widens("rms_norm", x, weight)) [[unlikely]]
+    return rms_norm(autocast::wide(x), normalized_shape, autocast::wide(weight), eps);
   Shape rows;
   const NormForm form = check_norm("rms_norm", x, normalized_shape, weight, {}, eps, rows);
   const Tensor a = contiguous(x), w = dense(weight);
-  const TensorOptions options{x.dtype(), x.device()};
-  Tensor y = empty(x.shape(), options), rstd = empty(rows, options);
+  Tensor y = empty(x.shape(), {x.dtype(), x.device()}), rstd = empty(rows, statistics_of(x));
   kernels(x).rms_norm(y, rstd, a, w, eps);
   return record_recomputable(
       "rms_norm", y, inputs(a, w), saved(a, rstd, w),

@@ -6,6 +6,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 
 namespace regard::detail {
 
@@ -137,17 +138,40 @@ Grads gradients(const Tensor& x, const std::array<Tensor, count>& weights, std::
 bool can_project(const Tensor& x, const Projection& projection, int64_t head_width) {
   const Tensor& weight = projection.weight;
   if (!x.defined() || !weight.defined() || x.dim() != 3 || weight.dim() != 2 || head_width <= 0) return false;
-  if ((x.dtype() != DType::f32 && x.dtype() != DType::f64) || weight.dtype() != x.dtype()) return false;
+  // Under autocast they are brought to one dtype.
+  const bool fits = autocast::narrows("project_heads", x, weight, projection.bias);
+  if (!computes(x.dtype(), x.device()) || (weight.dtype() != x.dtype() && !fits)) return false;
   if (!(weight.device() == x.device()) || x.shape()[2] != weight.shape()[1]) return false;
   if (weight.shape()[0] % head_width != 0 || !x.is_contiguous() || !weight.is_contiguous()) return false;
   const Tensor& bias = projection.bias;
-  return !bias.defined() || (bias.dtype() == x.dtype() && bias.device() == x.device() && bias.is_contiguous() &&
-                             bias.shape() == Shape{weight.shape()[0]});
+  return !bias.defined() || ((bias.dtype() == x.dtype() || fits) && bias.device() == x.device() &&
+                             bias.is_contiguous() && bias.shape() == Shape{weight.shape()[0]});
 }
+
+namespace {
+
+template <size_t count>
+bool narrows(const Tensor& x, const std::array<Projection, count>& projections) {
+  for (const Projection& one : projections)
+    if (autocast::narrows("project_heads", x, one.weight, one.bias)) return true;
+  return false;
+}
+
+template <size_t count, size_t... i>
+std::array<Tensor, count> narrowed(const Tensor& x, const std::array<Projection, count>& projections,
+                                   int64_t head_width, std::index_sequence<i...>) {
+  const std::array<Tensor, count> weights{autocast::narrow(projections[i].weight)...};
+  const std::array<Tensor, count> biases{autocast::narrow(projections[i].bias)...};
+  return project_heads<count>(autocast::narrow(x), {Projection{weights[i], biases[i]}...}, head_width);
+}
+
+}  // namespace
 
 template <size_t count>
 std::array<Tensor, count> project_heads(const Tensor& x, const std::array<Projection, count>& projections,
                                         int64_t head_width) {
+  if (narrows(x, projections)) [[unlikely]]
+    return narrowed(x, projections, head_width, std::make_index_sequence<count>());
   const int64_t batch = x.shape()[0], length = x.shape()[1], width = x.shape()[2];
   const Tensor x_rows = make_view(x, {batch * length, width}, {width, 1}, x.storage_offset());
   std::array<Tensor, count> heads;

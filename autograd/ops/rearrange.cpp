@@ -7,6 +7,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 
 namespace regard {
 
@@ -28,6 +29,16 @@ DType check_joined(const char* op, const Tensors& tensors) {
   return common;
 }
 
+/// The tensors in f32 where autocast wants them so, since they are of several dtypes; else nothing.
+Tensors widened(autocast::Listed<autocast::Rule::widest> op, const Tensors& tensors) {
+  Tensors result;
+  if (!autocast::active || tensors.empty()) return result;
+  const auto mixed = [&](const Tensor& x) { return autocast::mixes(op, tensors[0], x); };
+  if (std::any_of(tensors.begin(), tensors.end(), mixed))
+    for (const Tensor& x : tensors) result.push_back(autocast::wide(x));
+  return result;
+}
+
 /// The strides and offset of y from `start` on along dim, seen with another shape.
 Tensor part_of(const Tensor& y, int64_t dim, int64_t start, const Shape& shape) {
   return make_view(y, shape, y.strides(), y.storage_offset() + start * y.strides()[dim]);
@@ -46,6 +57,7 @@ Tensor triangle(const char* op, const Tensor& x, int64_t diagonal, bool upper) {
 }  // namespace
 
 Tensor cat(const Tensors& tensors, int64_t dim) {
+  if (const Tensors wide = widened("cat", tensors); !wide.empty()) return cat(wide, dim);
   DType dtype = check_joined("cat", tensors);
   // As in PyTorch, a tensor of shape [0] is nothing, whatever the others' shape.
   const Shape nothing{0};
@@ -98,6 +110,7 @@ Tensor cat(const Tensors& tensors, int64_t dim) {
 }
 
 Tensor stack(const Tensors& tensors, int64_t dim) {
+  if (const Tensors wide = widened("stack", tensors); !wide.empty()) return stack(wide, dim);
   DType dtype = check_joined("stack", tensors);
   const Shape& part = tensors[0].shape();
   for (size_t i = 1; i < tensors.size(); ++i)

@@ -5,6 +5,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/ops/reduce_common.hpp>
 
 namespace regard {
@@ -24,6 +25,8 @@ Tensor reduced(ReduceOp op, const Tensor& x, const Shapes& shapes, DType dtype) 
 }
 
 Tensor sum_over(const Tensor& x, const Shape& dims, Flag keepdim) {
+  if (autocast::widens("sum", x)) [[unlikely]]
+    return sum_over(autocast::wide(x), dims, keepdim);
   check_countable("sum", x);
   const Shapes shapes = reduction::shapes("sum", x, dims, keepdim);
   Tensor y = reduced(ReduceOp::sum, x, shapes, is_floating(x.dtype()) ? x.dtype() : DType::i64);
@@ -33,6 +36,8 @@ Tensor sum_over(const Tensor& x, const Shape& dims, Flag keepdim) {
 }
 
 Tensor mean_over(const Tensor& x, const Shape& dims, Flag keepdim) {
+  if (autocast::widens("mean", x)) [[unlikely]]
+    return mean_over(autocast::wide(x), dims, keepdim);
   check_floating("mean", "x", x);
   const Shapes shapes = reduction::shapes("mean", x, dims, keepdim);
   Tensor y = reduced(ReduceOp::mean, x, shapes, x.dtype());
@@ -65,8 +70,9 @@ Tensor all(const Tensor& x, Dims dims, Flag keepdim) {
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   check_defined("sum_to", "x", x);
   if (x.shape() == shape) return x;
-  // A 16-bit gradient of something expanded: 16 bits only store, so the sum is taken in f32.
-  if (element_size(x.dtype()) == 2) return to(sum_to(to(x, DType::f32), shape), x.dtype());
+  // A 16-bit gradient of something expanded, where 16 bits only store: the sum is taken in f32.
+  if (is_floating(x.dtype()) && !computes(x.dtype(), x.device()))
+    return to(sum_to(to(x, DType::f32), shape), x.dtype());
   check_countable("sum_to", x);
   check<ShapeError>(broadcastable_to(shape, x.shape()), "sum_to", x.shape(), " cannot be summed to ", shape,
                     ": the wanted sizes must be 1 or those of x, aligned at the last dimension");
@@ -81,6 +87,8 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
 
 Tensor var(const Tensor& x) { return var(x, {}); }
 Tensor var(const Tensor& x, Dims dims, Flag unbiased, Flag keepdim) {
+  if (autocast::widens("var", x)) [[unlikely]]
+    return var(autocast::wide(x), dims, unbiased, keepdim);
   check_floating("var", "x", x);
   const Shapes shapes = reduction::shapes("var", x, dims.list(), keepdim);
   const int64_t correction = unbiased ? 1 : 0;
@@ -95,6 +103,8 @@ Tensor var(const Tensor& x, Dims dims, Flag unbiased, Flag keepdim) {
 }
 
 Tensor logsumexp(const Tensor& x, Dims dims, Flag keepdim) {
+  if (autocast::widens("logsumexp", x)) [[unlikely]]
+    return logsumexp(autocast::wide(x), dims, keepdim);
   check_floating("logsumexp", "x", x);
   const Shapes shapes = reduction::shapes("logsumexp", x, dims.list(), keepdim);
   Tensor y = empty(shapes.kept, {x.dtype(), x.device()});
@@ -108,6 +118,8 @@ Tensor logsumexp(const Tensor& x, Dims dims, Flag keepdim) {
 }
 
 Tensor norm(const Tensor& x) {
+  if (autocast::widens("norm", x)) [[unlikely]]
+    return norm(autocast::wide(x));
   check_floating("norm", "x", x);
   // In f64 throughout: squares of f32 leave its range long before their root does.
   Tensor squares = empty(Shape::filled(x.dim(), 1), {DType::f64, x.device()});

@@ -37,10 +37,10 @@ inline Tensor with_shape(const Tensor& y, const Shape& shape) {
   return y.shape() == shape ? y : make_view(y, shape, contiguous_strides(shape), 0);
 }
 
-/// f32, f64, i64 or boolean: what sums, extremes and tests take.
+/// What computes, i64 or boolean: what sums, extremes and tests take.
 inline void check_countable(const char* op, const Tensor& x) {
   check_defined(op, "x", x);
-  check<DTypeError>(x.dtype() != DType::bf16 && x.dtype() != DType::f16, op, x.dtype(),
+  check<DTypeError>(computes(x.dtype(), x.device()) || !is_floating(x.dtype()), op, x.dtype(), " on ", x.device(),
                     " is for storage; convert with to(DType::f32) first");
 }
 

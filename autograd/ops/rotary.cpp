@@ -96,7 +96,8 @@ Tensor empty_laid_as(const Tensor& x) {
 Tensor rotated(const Tensor& x, int64_t offset, const RotaryOptions& options, bool back) {
   const int64_t width = options.width > 0 ? options.width : x.size(-1);
   Tensor y = empty_laid_as(x);
-  const auto [cosines, sines] = table_rows(options.base, width / 2, {x.dtype(), x.device()}, offset, x.size(-2));
+  const DType tables = element_size(x.dtype()) == 2 ? DType::f32 : x.dtype();  // 16 bits would turn by other angles
+  const auto [cosines, sines] = table_rows(options.base, width / 2, {tables, x.device()}, offset, x.size(-2));
   kernels(x).rotate(y, x, cosines, sines, options.interleaved, back);
   return record(name, y, inputs(x), saved(), [offset, options, back](const Saved&, const Tensor& g) {
     return Grads{rotated(g, offset, options, !back)};

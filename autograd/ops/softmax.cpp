@@ -2,6 +2,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/ops/softmax_rows.hpp>
 
 namespace regard {
@@ -46,10 +47,16 @@ Tensor softmax_op(const char* name, const Tensor& x, int64_t dim, bool empty_row
 
 }  // namespace
 
-Tensor softmax(const Tensor& x, int64_t dim) { return softmax_op("softmax", x, dim, false); }
+Tensor softmax(const Tensor& x, int64_t dim) {
+  if (autocast::widens("softmax", x)) [[unlikely]]
+    return softmax(autocast::wide(x), dim);
+  return softmax_op("softmax", x, dim, false);
+}
 Tensor softmax_or_zeros(const Tensor& scores, int64_t dim) { return softmax_op("softmax_or_zeros", scores, dim, true); }
 
 Tensor log_softmax(const Tensor& x, int64_t dim) {
+  if (autocast::widens("log_softmax", x)) [[unlikely]]
+    return log_softmax(autocast::wide(x), dim);
   check_floating("log_softmax", "x", x);
   dim = check_dim("log_softmax", x, dim);
   Tensor y = empty(x.shape(), {x.dtype(), x.device()});

@@ -6,6 +6,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/ops/promote.hpp>
 #include <regard/autograd/ops/unary_values.hpp>
 
@@ -25,11 +26,15 @@ Tensor compute_number(const char* name, UnaryOp op, const Tensor& x) {
 }  // namespace
 
 Tensor exp(const Tensor& x) {
+  if (autocast::widens("exp", x)) [[unlikely]]
+    return exp(autocast::wide(x));
   Tensor y = unary_values("exp", UnaryOp::exp, x);
   return record("exp", y, inputs(x), saved(y), [](const Saved& s, const Tensor& g) { return Grads{mul(g, s[0])}; });
 }
 
 Tensor log(const Tensor& x) {
+  if (autocast::widens("log", x)) [[unlikely]]
+    return log(autocast::wide(x));
   Tensor y = unary_values("log", UnaryOp::log, x);
   return record("log", y, inputs(x), saved(x), [](const Saved& s, const Tensor& g) { return Grads{div(g, s[0])}; });
 }
@@ -41,6 +46,8 @@ Tensor sqrt(const Tensor& x) {
 }
 
 Tensor rsqrt(const Tensor& x) {
+  if (autocast::widens("rsqrt", x)) [[unlikely]]
+    return rsqrt(autocast::wide(x));
   Tensor y = unary_values("rsqrt", UnaryOp::rsqrt, x);
   return record("rsqrt", y, inputs(x), saved(y), [](const Saved& s, const Tensor& g) {
     const Tensor y = s[0];
@@ -49,6 +56,8 @@ Tensor rsqrt(const Tensor& x) {
 }
 
 Tensor reciprocal(const Tensor& x) {
+  if (autocast::widens("reciprocal", x)) [[unlikely]]
+    return reciprocal(autocast::wide(x));
   Tensor y = unary_values("reciprocal", UnaryOp::reciprocal, x);
   return record("reciprocal", y, inputs(x), saved(y),
                 [](const Saved& s, const Tensor& g) { return Grads{neg(mul(g, square(s[0])))}; });

@@ -2,6 +2,7 @@
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/ops/promote.hpp>
 
 namespace regard {
@@ -27,6 +28,8 @@ DType selected_dtype(const Tensor& a, Scalar b) {
 }  // namespace
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  if (autocast::mixes("where", a, b)) [[unlikely]]
+    return where(condition, autocast::wide(a), autocast::wide(b));
   check_operands("where", a, b);
   const Tensor chosen = truth("where", "condition", condition);
   check_same_device("where", condition, a);

@@ -212,7 +212,7 @@ void Options::device(std::optional<std::string>& value, std::string default_in_w
     return [&value, name = to_string(device_named(text))] { value = name; };
   };
   declare({"device", "NAME",
-           "what to compute on: the processor, cpu, or a graphics card, cuda (the first one, cuda:0) or cuda:N, where "
+           "what to compute on: the processor, cpu, or a GPU, cuda (the first one, cuda:0) or cuda:N, where "
            "Regard was built for it",
            "", std::move(default_in_words), 0, read});
 }

@@ -72,10 +72,14 @@ TEST_CASE("device: mixing devices names both") {
   CHECK_THROWS_WITH(cat({here, there}, 0), Contains("cpu") && Contains("cuda:0") && Contains("to()"));
   CHECK_THROWS_WITH(where(here > 0, there, there), Contains("cpu") && Contains("cuda:0") && Contains("to()"));
   CHECK_THROWS_WITH(there.masked_fill(here > 0, 1), Contains("cpu") && Contains("cuda:0") && Contains("to()"));
-  CHECK_THROWS_WITH(gather(there, 0, zeros({1, 2}, DType::i64)), Contains("cpu") && Contains("cuda:0") && Contains("to()"));
-  CHECK_THROWS_WITH(embedding(zeros({2}, DType::i64), there), Contains("cpu") && Contains("cuda:0") && Contains("to()"));
-  CHECK_THROWS_WITH(layer_norm(here, {2}, there.select(0, 0)), Contains("cpu") && Contains("cuda:0") && Contains("to()"));
-  CHECK_THROWS_WITH(cross_entropy(there, zeros({2}, DType::i64)), Contains("cpu") && Contains("cuda:0") && Contains("to()"));
+  CHECK_THROWS_WITH(gather(there, 0, zeros({1, 2}, DType::i64)),
+                    Contains("cpu") && Contains("cuda:0") && Contains("to()"));
+  CHECK_THROWS_WITH(embedding(zeros({2}, DType::i64), there),
+                    Contains("cpu") && Contains("cuda:0") && Contains("to()"));
+  CHECK_THROWS_WITH(layer_norm(here, {2}, there.select(0, 0)),
+                    Contains("cpu") && Contains("cuda:0") && Contains("to()"));
+  CHECK_THROWS_WITH(cross_entropy(there, zeros({2}, DType::i64)),
+                    Contains("cpu") && Contains("cuda:0") && Contains("to()"));
   CHECK_THROWS_AS(there.data<float>(), DeviceError);
   layers::Linear linear(2, 2);
   CHECK_THROWS_WITH(linear(there), Contains("cpu") && Contains("cuda:0") && Contains("to()"));

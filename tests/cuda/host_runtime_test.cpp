@@ -25,7 +25,8 @@ using Catch::Matchers::Contains;
 __global__ void block_sum(float* sums, const float* x) {
   __shared__ float parts[4];
   float sum = x[blockIdx.x * blockDim.x + threadIdx.x];
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffffffffU, sum, static_cast<unsigned>(offset));
+  for (int offset = 16; offset > 0; offset /= 2)
+    sum += __shfl_down_sync(0xffffffffU, sum, static_cast<unsigned>(offset));
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
   __syncthreads();
   if (threadIdx.x == 0) sums[blockIdx.x] = parts[0] + parts[1] + parts[2] + parts[3];
@@ -48,17 +49,17 @@ TEST_CASE("cuda host: warps, shared memory and barriers add up") {
   const Tensor sums = empty({3}, cuda());
   for (auto order : {cuda_host::Order::forward, cuda_host::Order::backward}) {
     cuda_host::set_order(order);
-    launch("block_sum", stream_of(x), {dim3(3), dim3(128)}, block_sum, sums.raw_data() ? device_pointer<float>(sums) : nullptr,
-           device_pointer<float>(x));
+    launch("block_sum", stream_of(x), {dim3(3), dim3(128)}, block_sum,
+           sums.raw_data() ? device_pointer<float>(sums) : nullptr, device_pointer<float>(x));
     CHECK(sums.to_vector<float>() == std::vector<float>{8128, 24512, 40896});
   }
   cuda_host::set_order(cuda_host::Order::alternating);
 }
 
 TEST_CASE("cuda host: a barrier that not all threads reach is reported") {
-  CHECK_THROWS_WITH(launch("half", stream_of(cuda()), {dim3(1), dim3(32)}, half_waits, nullptr),
-                    Contains("half: CUDA") && Contains("7 of 32 threads wait in __syncthreads") &&
-                        Contains("25 have returned"));
+  CHECK_THROWS_WITH(
+      launch("half", stream_of(cuda()), {dim3(1), dim3(32)}, half_waits, nullptr),
+      Contains("half: CUDA") && Contains("7 of 32 threads wait in __syncthreads") && Contains("25 have returned"));
 }
 
 TEST_CASE("cuda host: what lacks a barrier goes wrong in one order or the other") {
@@ -92,7 +93,8 @@ std::string last_words(F act) {
   close(pipe_ends[1]);
   std::string text;
   char buffer[256];
-  for (ssize_t got; (got = read(pipe_ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(got));
+  for (ssize_t got; (got = read(pipe_ends[0], buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(got));
   close(pipe_ends[0]);
   int status = 0;
   waitpid(child, &status, 0);

@@ -142,4 +142,31 @@ TEST_CASE("cuda random: dropout has the CPU's mask and values, also of what is n
   CHECK(dropped < 48);
 }
 
+TEST_CASE("cuda random: 16-bit numbers are those of f32, rounded") {
+  for (DType dtype : {DType::bf16, DType::f16})
+    for (const Shape& shape : shapes) {
+      const Tensor y = empty(shape, {dtype, cuda()}), wide = empty(shape, cuda());
+      kernels(y).normal(y, -2, 0.5, seed, 5);
+      kernels(wide).normal(wide, -2, 0.5, seed, 5);
+      CHECK(equal(y, wide.to(dtype)));
+      Generator generator(3);
+      const Tensor p = rand(shape, {dtype, cuda()}, generator);
+      kernels(y).bernoulli(y, p, seed, 5);
+      kernels(wide).bernoulli(wide, p.to(DType::f32), seed, 5);
+      CHECK(equal(y, wide.to(dtype)));
+      kernels(y).dropout(y, p, 0.25, seed, 5);
+      kernels(wide).dropout(wide, p.to(DType::f32), 0.25, seed, 5);
+      CHECK(equal(y, wide.to(dtype)));
+      // Rounding does not reach the bound.
+      for (const auto& [low, high] : {std::pair{0.0, 1.0}, {-1.0, 0.0}, {-3.0, -2.0}, {0.25, 0.3}}) {
+        kernels(y).uniform(y, low, high, seed, 5);
+        kernels(wide).uniform(wide, low, high, seed, 5);
+        CAPTURE(low, high, dtype);
+        const std::vector<double> got = y.to_vector<double>(), right = wide.to(dtype).to_vector<double>();
+        for (size_t i = 0; i < got.size(); ++i)
+          if (got[i] >= high || (right[i] < high && got[i] != right[i])) FAIL_CHECK(got[i] << " from " << right[i]);
+      }
+    }
+}
+
 }  // namespace cuda_random_test

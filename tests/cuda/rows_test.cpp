@@ -69,6 +69,38 @@ void check_call(const Call& call, DType dtype, double factor = 1) {
 
 Tensor numbers(const Shape& shape, DType dtype = DType::f32) { return randn(shape, dtype); }
 
+constexpr DType halves[] = {DType::bf16, DType::f16};
+double rounding_of(DType half) { return half == DType::bf16 ? 0x1p-8 : 0x1p-11; }
+
+// The same on 16-bit numbers: the CPU has them as f32, and results are some roundings apart.
+void check_half(const Tensor& x, const Op& op, double roundings = 1) {
+  for (DType dtype : halves) {
+    CAPTURE(x.shape(), x.strides(), dtype);
+    const Tensor got = op(x.to(dtype).to(cuda())), right = op(x.to(dtype).to(DType::f32));
+    CHECK(got.dtype() == (is_floating(right.dtype()) ? dtype : right.dtype()));
+    check_close(got.to(right.dtype()), right, is_floating(right.dtype()) ? roundings * rounding_of(dtype) + 4e-6 : 0);
+  }
+}
+void check_half_call(const Call& call, double roundings) {
+  for (DType dtype : halves) {
+    const auto right = call(own_kernels(cpu()), [=](const Tensor& x) {
+      return x.defined() && is_floating(x.dtype()) ? x.to(dtype).to(DType::f32) : x;
+    });
+    const auto on_gpu = [=](const Tensor& x) {
+      return !x.defined() ? x : is_floating(x.dtype()) ? x.to(dtype).to(cuda()) : x.to(cuda());
+    };
+    const auto got = call(own_kernels(cuda()), on_gpu), again = call(own_kernels(cuda()), on_gpu);
+    for (size_t i = 0; i < right.size(); ++i) {
+      CAPTURE(i, dtype, got[i].dtype());
+      const double tolerance = got[i].dtype() == DType::f32 ? 1e-5 : roundings * rounding_of(dtype) + 4e-6;
+      check_close(got[i].to(DType::f32), right[i], tolerance);
+      CHECK(equal(got[i], again[i]));
+    }
+  }
+}
+// For what is kept in f32 of 16-bit rows.
+TensorOptions statistics_of(const Tensor& a) { return {a.dtype() == DType::f64 ? DType::f64 : DType::f32, a.device()}; }
+
 }  // namespace
 
 TEST_CASE("cuda rows: sums over rows and columns of many sizes") {
@@ -304,6 +336,117 @@ TEST_CASE("cuda rows: cross-entropy and its gradient") {
         return std::vector{losses, lse};
       },
       DType::f32);
+}
+
+TEST_CASE("cuda rows: reductions of 16-bit numbers round once") {
+  manual_seed(6);
+  const std::vector<std::function<Tensor(const Tensor&)>> views = {
+      [](const Tensor& x) { return x; }, [](const Tensor& x) { return x.transpose(0, 1); },
+      [](const Tensor& x) { return x.slice(1, 1); },
+      [](const Tensor& x) { return x.slice(0, 0, 1).expand(x.shape()); }};
+  for (const Shape& shape :
+       {Shape{3, 2}, Shape{2, 127}, Shape{70, 36}, Shape{400, 9}, Shape{2, 9000}, Shape{1500, 8}}) {
+    const Tensor x = numbers(shape) + 0.5;
+    for (const auto& view : views) {
+      const auto check = [&](const Op& op) { check_half(x, [&](const Tensor& t) { return op(view(t)); }); };
+      for (int64_t dim : {0, 1}) {
+        check([=](const Tensor& t) { return sum(t, dim); });
+        check([=](const Tensor& t) { return logsumexp(t, dim, true); });
+        check([=](const Tensor& t) { return max(t, dim).first; });
+        check([=](const Tensor& t) { return min(t, dim).second; });
+        check([=](const Tensor& t) { return var(t, dim); });
+      }
+      check([](const Tensor& t) { return mean(t); });
+      check([](const Tensor& t) { return norm(t); });
+      check([](const Tensor& t) { return max(t); });
+      check([](const Tensor& t) { return argmin(t); });
+      check([](const Tensor& t) { return any(t, 1); });
+    }
+  }
+  // The sum leaves f16's range, the mean does not.
+  check_half(full({3, 700}, 60000), [](const Tensor& t) { return mean(t, 1); });
+  CHECK(equal(sum(full({3, 700}, 60000, {DType::f16, cuda()}), 1), full({3}, inf, {DType::f16, cuda()})));
+}
+
+TEST_CASE("cuda rows: softmax of 16-bit numbers") {
+  manual_seed(7);
+  for (int64_t length : {1, 7, 64, 129, 256, 1000, 4104, 8200}) {
+    const int64_t rows = length < 200 ? 37 : 2;
+    const Tensor x = numbers({rows, length}) * 4.0, g = numbers({rows, length});
+    for (int64_t dim : {0, 1}) {
+      CAPTURE(length, dim);
+      check_half(x, [=](const Tensor& t) { return softmax(t, dim); });
+      check_half(x, [=](const Tensor& t) { return log_softmax(t, dim); });
+      check_half_call(
+          [&, y = softmax(x, dim), log_y = log_softmax(x, dim)](const Kernels& k, const auto& here) {
+            const Tensor dy = here(g), da = empty_like(dy), log_da = empty_like(dy);
+            k.softmax_grad(da, here(y), dy, dim);
+            k.log_softmax_grad(log_da, here(log_y), dy, dim);
+            return std::vector{da, log_da};
+          },
+          1);
+    }
+  }
+}
+
+TEST_CASE("cuda rows: norms of 16-bit numbers, their statistics in f32") {
+  manual_seed(8);
+  for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{
+           {300, 3}, {41, 32}, {67, 257}, {9, 520}, {5, 2048}, {3, 4096}, {2, 4200}}) {
+    const Tensor x = numbers({rows, width}) * 2.0 + 3.0, g = numbers({rows, width}), w = numbers({width}),
+                 b = numbers({width});
+    for (const bool plain : {false, true}) {
+      CAPTURE(rows, width, plain);
+      check_half_call(
+          [&, width = width](const Kernels& k, const auto& here) {
+            const Tensor a = here(x), dy = here(g), weight = here(plain ? Tensor() : w);
+            const TensorOptions options{a.dtype(), a.device()};
+            const Tensor y = empty_like(a), mean = empty({a.size(0)}, statistics_of(a)), rstd = empty_like(mean);
+            k.layer_norm(y, mean, rstd, a, weight, here(plain ? Tensor() : b), 1e-5);
+            const Tensor da = empty_like(a), dw = empty({width}, options), db = empty({width}, options);
+            k.layer_norm_grad(da, dw, db, dy, a, mean, rstd, weight);
+            const Tensor rms = empty_like(a), rms_rstd = empty_like(mean), rms_da = empty_like(a),
+                         rms_dw = empty({width}, options);
+            k.rms_norm(rms, rms_rstd, a, weight, 1e-6);
+            k.rms_norm_grad(rms_da, rms_dw, dy, a, rms_rstd, weight);
+            return std::vector{y, mean, rstd, da, dw, db, rms, rms_rstd, rms_da, rms_dw};
+          },
+          1);
+    }
+  }
+}
+
+TEST_CASE("cuda rows: cross-entropy of 16-bit logits, its losses in f32") {
+  manual_seed(9);
+  for (const auto& [rows, classes] :
+       std::vector<std::pair<int64_t, int64_t>>{{50, 2}, {33, 64}, {9, 130}, {7, 1001}, {3, 8200}, {2, 9001}}) {
+    const Tensor x = numbers({rows, classes}) * 5.0, weight = rand({classes}), g = numbers({rows});
+    Tensor targets = randint(0, classes, {rows});
+    targets.select(0, 1).fill_(-100);
+    for (double smoothing : {0.0, 0.1}) {
+      for (bool weighted : {false, true}) {
+        CAPTURE(rows, classes, smoothing, weighted);
+        check_half_call(
+            [&](const Kernels& k, const auto& here) {
+              const Tensor logits = here(x), t = here(targets), w = here(weighted ? weight : Tensor());
+              const Tensor dlosses = g.to(logits.device()), losses = empty_like(dlosses),
+                           log_sum_exp = empty_like(dlosses), dlogits = empty_like(logits);
+              k.cross_entropy(losses, log_sum_exp, logits, t, w, -100, smoothing);
+              k.cross_entropy_grad(dlogits, dlosses, log_sum_exp, logits, t, w, -100, smoothing);
+              return std::vector{losses, log_sum_exp, dlogits};
+            },
+            1);
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda rows: rotary positions of 16-bit numbers turn by f32 angles") {
+  manual_seed(10);
+  for (bool interleaved : {false, true})
+    for (const Shape& shape : {Shape{2, 3, 40, 64}, Shape{5, 24}})
+      check_half(numbers(shape),
+                 [=](const Tensor& t) { return rotary_positions(t, 3000, {.interleaved = interleaved}); });
 }
 
 }  // namespace rows_test

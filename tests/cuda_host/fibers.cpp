@@ -163,12 +163,13 @@ void Runner::resume(Thread& thread) {
     boost::context::stack_context context = stacks.allocate();
     thread.stack_bottom = static_cast<char*>(context.sp) - context.size;
     boost::context::preallocated place(context.sp, context.size, context);
-    thread.fiber = boost::context::fiber(std::allocator_arg, place, stacks, [this, &thread](boost::context::fiber back) {
-      thread.back = std::move(back);
-      thread.own.arrive(&main_bottom_, &main_size_);
-      loop(thread);
-      return std::move(thread.back);
-    });
+    thread.fiber =
+        boost::context::fiber(std::allocator_arg, place, stacks, [this, &thread](boost::context::fiber back) {
+          thread.back = std::move(back);
+          thread.own.arrive(&main_bottom_, &main_size_);
+          loop(thread);
+          return std::move(thread.back);
+        });
   }
   main_.leave(thread.stack_bottom, stack_bytes);
   thread.fiber = std::move(thread.fiber).resume();

@@ -107,12 +107,10 @@ std::string describe_address(const void* address) {
   for (const auto& [data, buffer] : m.buffers) {
     if (at < buffer.map || at >= buffer.map + buffer.pages_bytes + 2 * page_size()) continue;
     std::ostringstream text;
-    text << (at < data               ? data - at
+    text << (at < data                  ? data - at
              : at < data + buffer.bytes ? at - data
                                         : at - data - static_cast<ptrdiff_t>(buffer.bytes));
-    text << (at < data               ? " bytes before"
-             : at < data + buffer.bytes ? " bytes into"
-                                        : " bytes behind the end of");
+    text << (at < data ? " bytes before" : at < data + buffer.bytes ? " bytes into" : " bytes behind the end of");
     text << " a buffer of " << buffer.bytes << " bytes";
     return text.str();
   }
@@ -245,8 +243,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   cuda_host::Lock lock(memory().mutex);
   const char* at = static_cast<const char*>(data);
   auto next = memory().buffers.upper_bound(at);
-  const bool inside =
-      next != memory().buffers.begin() && at < std::prev(next)->first + std::prev(next)->second.bytes;
+  const bool inside = next != memory().buffers.begin() && at < std::prev(next)->first + std::prev(next)->second.bytes;
   *attributes = {inside ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered, 0};
   return cudaSuccess;
 }

@@ -21,7 +21,8 @@ struct Array {
 };
 using Arrays = std::vector<Array>;
 
-/// How an input's numbers are drawn. All are exact in f32, so that one reference serves both dtypes.
+/// How an input's numbers are drawn. All are exact in f32, so that one reference serves f32 and f64; for bf16 and f16
+/// they are rounded.
 enum class Fill : uint8_t {
   normal,       ///< in [-2, 2]
   positive,     ///< in [0.3, 3]
@@ -87,10 +88,15 @@ struct OpCase {
   std::vector<std::optional<DType>> results = {};   ///< dtype of each output where it is not that of the inputs
   std::optional<DType> of_integers = std::nullopt;  ///< of the result for i64 inputs; none: they are a DTypeError
   std::optional<DType> of_booleans = std::nullopt;  ///< of the result for boolean inputs; none: not tried
+  std::optional<DType> of_halves = std::nullopt;    ///< of the result for bf16 and f16 inputs where it is another
   double ulps = 4;                                  ///< allowed in f32
-  bool accumulates = false;  ///< the error is that of the largest result, not of each: sums cancel
-  bool special = false;      ///< is tried on NaN, infinities, zeros, subnormals and huge numbers, too
-  bool second = true;        ///< second derivatives are checked
+  /// Allowed in bf16 and f16, which GPUs compute: roundings of a number to 8 or 11 bits. An op with a kernel rounds
+  /// once, one made of several ops after each of them. 0: such inputs are not tried.
+  double half_roundings = 1;
+  double half_gradient_roundings = 4;  ///< the same for gradients, of the largest: they are made of ops and values
+  bool accumulates = false;            ///< the error is that of the largest result, not of each: sums cancel
+  bool special = false;                ///< is tried on NaN, infinities, zeros, subnormals and huge numbers, too
+  bool second = true;                  ///< second derivatives are checked
 };
 
 using Table = std::vector<OpCase>;

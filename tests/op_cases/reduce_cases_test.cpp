@@ -293,6 +293,8 @@ Table reduce_cases() {
   table.push_back(summed_to("a single number", {2, 3, 4}, {}, {0, 1, 2}));
   table.push_back(summed_to("its own shape", {2, 3}, {2, 3}, {}));
   table.push_back(summed_to("of nothing", {0, 3}, {1, 3}, {0}));
+  for (OpCase& row : table)  // their gradients are made of a mean and of the value, which are rounded
+    if (row.op == "var" || row.op == "logsumexp") row.half_gradient_roundings = 8;
   return table;
 }
 

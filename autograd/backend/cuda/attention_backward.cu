@@ -424,6 +424,7 @@ bool is_over(const Tensor& gradient, const Tensor& x) {
 template <class Tile, class T>
 void run_backward(const AttentionProblem<T>& p, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& q,
                   const Tensor& k, const Tensor& v) {
+  static_assert(query_shared<Tile>() <= most_shared_bytes && key_shared<Tile>() <= most_shared_bytes);
   const int64_t chunks = Tile::chunks_of(p.width);
   const int64_t value_chunks = Tile::chunks_of(p.value_width);
   const bool one_chunk = chunks == 1 && value_chunks == 1, wants_keys = dk.defined() || dv.defined();

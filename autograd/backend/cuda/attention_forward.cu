@@ -241,6 +241,7 @@ int64_t blocks_of(const AttentionProblem<T>& p) {
 
 template <class Tile, class T>
 void run_forward(const AttentionProblem<T>& p, const Tensor& y) {
+  static_assert(forward_shared<Tile>() <= most_shared_bytes);
   const HeadRows<T> y_rows = rows_of<T>(y);
   const int64_t blocks = blocks_of<Tile>(p), chunks = Tile::chunks_of(p.value_width);
   // Small blocks share a multiprocessor; each part has a few tiles of keys, so that it is worth its start.

@@ -4,8 +4,6 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <limits>
-#include <type_traits>
 
 #include <regard/autograd/backend/cuda/math.hpp>
 #include <regard/autograd/backend/cuda/random.hpp>

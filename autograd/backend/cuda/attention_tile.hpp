@@ -31,6 +31,15 @@ enum class Ability : uint8_t {
   wide     ///< and more columns of q, k, v and dy than its width, which come in chunks
 };
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr int most_large_blocks = 2;  // a multiprocessor has 164 KiB of shared memory
+#else
+inline constexpr int most_large_blocks = 3;
+#endif
+
+/// What every GPU since sm_80 lets a block have.
+inline constexpr size_t most_shared_bytes = 99 * 1024;
+
 /// The shape of a block.
 template <class Element, int width_, int thread_rows_, int threads_, Ability ability = Ability::masked>
 struct AttentionTile {
@@ -39,9 +48,7 @@ struct AttentionTile {
   static constexpr bool chunked = ability == Ability::wide, masked = ability != Ability::plain;
   static constexpr int width = width_, thread_rows = thread_rows_, threads = threads_;
   // On a multiprocessor, at least: as many as shared memory lets there be, and as registers do without spills.
-  static constexpr int blocks = threads < 128                                                     ? 4
-                                : thread_rows <= 4 && thread_rows * width <= (masked ? 128 : 256) ? 3
-                                                                                                  : 2;
+  static constexpr int blocks = threads < 128 ? 4 : !masked && thread_rows <= 4 && width <= 64 ? most_large_blocks : 2;
   static constexpr int across = 8, down = threads / across;  // threads along a row, and rows side by side
   static constexpr int rows = down * thread_rows;            // of the block
   static constexpr int columns = 32, thread_columns = columns / across;

@@ -19,7 +19,10 @@ struct Drop {
 
 void dropout(const Tensor& y, const Tensor& a, double p, uint64_t seed, uint64_t offset) {
   const DropoutMask mask(p, seed, offset);
-  visit_compute(y.dtype(), [&]<class T>(T) { counted<T, T>("dropout", Drop<T>{mask, mask.scale<T>()}, y, a); });
+  visit_floating(y.dtype(), [&]<class E>(E) {
+    using T = Number<E>;
+    counted<E, E>("dropout", Drop<T>{mask, mask.scale<T>()}, y, a);
+  });
 }
 
 }  // namespace regard::cuda_backend

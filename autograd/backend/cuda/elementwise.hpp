@@ -60,8 +60,8 @@ void elementwise(const char* op, const F& f, const Tensor& y, const Inputs&... i
   const bool packed = layout.dense() && aligned(y.raw_data(), sizeof(Pack<Y>)) &&
                       (... && aligned(static_cast<const Tensor&>(inputs).raw_data(), sizeof(Pack<A>)));
   cudaStream_t stream = stream_of(y);
-  launch(op, stream, grid_for(layout.numel, packed ? pack_width : 1), elementwise_kernel<F, Y, A...>, f, layout,
-         packed, device_pointer<Y>(y), device_pointer<const A>(inputs)...);
+  launch(op, stream, grid_for(layout.numel, packed ? pack_width : 1), elementwise_kernel<F, Y, A...>, f, layout, packed,
+         device_pointer<Y>(y), device_pointer<const A>(inputs)...);
 }
 
 }  // namespace regard::cuda_backend

@@ -1,4 +1,6 @@
 // The table's matrix products: what cuBLASLt takes goes there as it lies, what it does not is copied to where it does.
+// Of f32, f64, bf16 and f16; 16-bit elements are multiplied exactly and summed in f32, and a sum is rounded once, after
+// the bias or what stood in c is added to it.
 #include <algorithm>
 #include <optional>
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <regard/autograd/backend/cuda/convert.hpp>
 #include <regard/autograd/backend/cuda/layout.hpp>
 #include <regard/autograd/backend/cuda/runtime.hpp>
 
@@ -48,12 +49,12 @@ struct MatrixWalk {
 };
 
 template <class T>
-__global__ void copy_matrices_kernel(MatrixWalk walk, int64_t numel, T factor, T* to, const T* from) {
+__global__ void copy_matrices_kernel(MatrixWalk walk, int64_t numel, Number<T> factor, T* to, const T* from) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < numel; i += step) {
     int64_t to_offset, from_offset;
     walk.offsets(i, to_offset, from_offset);
-    to[to_offset] = factor == 0 ? T(0) : factor * from[from_offset];
+    to[to_offset] = element<T>(factor == 0 ? Number<T>(0) : factor * number(from[from_offset]));
   }
 }
 
@@ -70,8 +71,8 @@ void copy_matrices(const char* op, cudaStream_t stream, DType dtype, MatrixSizes
     std::swap(from_strides.row, from_strides.column);
   }
   const MatrixWalk walk(sizes, to_strides, from_strides);
-  visit_compute(dtype, [&]<class T>(T) {
-    launch(op, stream, grid_for(numel), copy_matrices_kernel<T>, walk, numel, static_cast<T>(factor),
+  visit_floating(dtype, [&]<class T>(T) {
+    launch(op, stream, grid_for(numel), copy_matrices_kernel<T>, walk, numel, static_cast<Number<T>>(factor),
            static_cast<T*>(to), static_cast<const T*>(from));
   });
 }

@@ -17,7 +17,7 @@ struct MatrixStrides {
   int64_t batch, row, column;
 };
 
-/// to = factor from, of f32 and f64. With the factor 0 `from` is not read. The two may be one and the same.
+/// to = factor from, of any floating dtype. With the factor 0 `from` is not read. The two may be one and the same.
 void copy_matrices(const char* op, cudaStream_t stream, DType dtype, MatrixSizes sizes, void* to,
                    MatrixStrides to_strides, const void* from, MatrixStrides from_strides, double factor = 1);
 

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include <regard/autograd/backend/cuda/convert.hpp>
 #include <regard/autograd/backend/cuda/math.hpp>
 #include <regard/autograd/backend/cuda/runtime.hpp>
 #include <regard/autograd/error.hpp>
@@ -99,27 +100,37 @@ struct alignas(sizeof(T) * width) Group {
   T at[width];
 };
 
-/// The elements that thread number i takes, `width` at a time.
+/// The elements that thread number i takes, `width` at a time. Between reading and writing they are numbers: 16 bits
+/// are rounded to once, whatever is done.
 template <class A, int width, class T>
 __device__ void finish_group(int64_t i, T* c, const T* product, const Parts<T>& parts) {
-  using Elements = Group<T, width>;
-  const auto read = [i](const T* from) { return reinterpret_cast<const Elements*>(from)[i]; };
-  const auto write = [i](T* to, const Elements& values) { reinterpret_cast<Elements*>(to)[i] = values; };
-  Elements result = read(product);
+  using Numbers = Group<Number<T>, width>;
+  const auto read = [i](const T* from) {
+    const auto elements = reinterpret_cast<const Group<T, width>*>(from)[i];
+    Numbers numbers;
+    for (int j = 0; j < width; ++j) numbers.at[j] = number(elements.at[j]);
+    return numbers;
+  };
+  const auto write = [i](T* to, const Numbers& numbers) {
+    Group<T, width> elements;
+    for (int j = 0; j < width; ++j) elements.at[j] = element<T>(numbers.at[j]);
+    reinterpret_cast<Group<T, width>*>(to)[i] = elements;
+  };
+  Numbers result = read(product);
   if (parts.activate)
     for (int j = 0; j < width; ++j) result.at[j] = A::value(result.at[j]);
   if (parts.x) {
-    const Elements x = read(parts.x);
+    const Numbers x = read(parts.x);
     if (parts.differentiate)
       for (int j = 0; j < width; ++j) result.at[j] = A::grad(x.at[j], result.at[j]);
     if (parts.activated) {
-      Elements again;
+      Numbers again;
       for (int j = 0; j < width; ++j) again.at[j] = A::value(x.at[j]);
       write(parts.activated, again);
     }
   }
   if (parts.residual) {
-    const Elements residual = read(parts.residual);
+    const Numbers residual = read(parts.residual);
     for (int j = 0; j < width; ++j) result.at[j] = plain_sum(residual.at[j], result.at[j]);
   }
   write(c, result);
@@ -186,7 +197,7 @@ bool needs_finish(const GemmEpilogue& e) {
 // too, where nothing is said of its gelu, and what backward needs would lie in its own format.
 void finish_gemm(cudaStream_t stream, DType dtype, int64_t numel, void* c, const void* product,
                  const GemmEpilogue& epilogue) {
-  visit_compute(dtype, [&]<class T>(T) { finish<T>(stream, numel, c, product, epilogue); });
+  visit_floating(dtype, [&]<class T>(T) { finish<T>(stream, numel, c, product, epilogue); });
 }
 
 }  // namespace regard::cuda_backend

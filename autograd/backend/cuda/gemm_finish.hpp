@@ -13,7 +13,7 @@ namespace regard::cuda_backend {
 bool needs_finish(const GemmEpilogue& epilogue);
 
 /// c = the epilogue of `product`, which is c or, where what comes before the activation is wanted, that; `numel`
-/// elements each. The bias is added already.
+/// elements each, of any floating dtype. The bias is added already.
 void finish_gemm(cudaStream_t stream, DType dtype, int64_t numel, void* c, const void* product,
                  const GemmEpilogue& epilogue);
 

@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <regard/autograd/backend/cuda/elementwise.hpp>
+#include <regard/autograd/backend/cuda/convert.hpp>
 #include <regard/autograd/backend/cuda/functions.hpp>
 #include <regard/autograd/backend/cuda/index_views.hpp>
+#include <regard/autograd/backend/cuda/layout.hpp>
 #include <regard/autograd/backend/cuda/radix_sort.hpp>
 #include <regard/autograd/backend/cuda/row_grid.hpp>
 #include <regard/autograd/backend/cuda/words.hpp>
@@ -25,7 +26,7 @@ void visit_summable(DType dtype, F&& f) {
   if (dtype == DType::i64)
     f(int64_t{});
   else
-    visit_compute(dtype, f);
+    visit_floating(dtype, f);
 }
 
 template <class T, int width>
@@ -38,16 +39,16 @@ struct Sums {
       if constexpr (std::is_same_v<Sum<T>, int64_t>)  // wraps around
         at[j] = static_cast<int64_t>(static_cast<uint64_t>(at[j]) + static_cast<uint64_t>(line.at[j]));
       else
-        at[j] += static_cast<Sum<T>>(line.at[j]);
+        at[j] += static_cast<Sum<T>>(number(line.at[j]));
     }
   }
   __device__ void start(const T* from) {
     const auto line = load_line<width>(from);
-    for (int j = 0; j < width; ++j) at[j] = static_cast<Sum<T>>(line.at[j]);
+    for (int j = 0; j < width; ++j) at[j] = static_cast<Sum<T>>(number(line.at[j]));
   }
   __device__ void finish(T* to) const {
     Line<T, width> line;
-    for (int j = 0; j < width; ++j) line.at[j] = static_cast<T>(at[j]);
+    for (int j = 0; j < width; ++j) line.at[j] = convert<T>(at[j]);
     store_line(to, line);
   }
   /// Adds the lines at next(k), next(k + 1) ... up to `end` or to a null, several loads on their way at a time.
@@ -317,10 +318,11 @@ void index_add(const Tensor& y, int64_t dim, const Tensor& index, const Tensor& 
         add_segments<T, width>(op, where, sorting, count, y, source);
       });
     };
-    const auto divides = [](int64_t value) { return value % pack_width == 0; };
+    constexpr int line = line_width<T>;
+    const auto divides = [](int64_t value) { return value % line == 0; };
     if (where.layout.dense() && divides(where.lanes) && divides(where.to_step) && divides(where.from_step) &&
         Alignment().meet(y.raw_data()).meet(source.raw_data()).bytes() == 16)
-      add(std::integral_constant<int, pack_width>());
+      add(std::integral_constant<int, line>());
     else
       add(std::integral_constant<int, 1>());
   });

@@ -39,8 +39,8 @@ struct Offsets {
 template <int N>
 struct Layout {
   int64_t numel = 0;
-  int dims = 0;        ///< 0: all tensors are dense, so element i is at offset i in each
-  bool narrow = true;  ///< numel below 2^31: 32-bit division will do
+  int dims = 0;                         ///< 0: all tensors are dense, so element i is at offset i in each
+  bool narrow = true;                   ///< numel below 2^31: 32-bit division will do
   int64_t sizes[Shape::max_dims] = {};  // innermost first
   Divider dividers[Shape::max_dims];
   int64_t strides[Shape::max_dims][N] = {};

@@ -37,8 +37,8 @@ __device__ T hold(T x, T limit) {
   return x < -limit ? -limit : x > limit ? limit : x;
 }
 
-inline constexpr double sqrt_half = 0.70710678118654752440;          // 1 / sqrt(2)
-inline constexpr double normal_density_0 = 0.39894228040143267794;   // 1 / sqrt(2 pi)
+inline constexpr double sqrt_half = 0.70710678118654752440;            // 1 / sqrt(2)
+inline constexpr double normal_density_0 = 0.39894228040143267794;     // 1 / sqrt(2 pi)
 inline constexpr double twice_sqrt_2_over_pi = 1.5957691216057307117;  // 2 sqrt(2 / pi)
 
 template <class T>
@@ -58,8 +58,8 @@ template <class T>
 __device__ T gelu_tanh_grad(T x, T g) {
   const T held = hold(x, T(50));
   const T v = T(twice_sqrt_2_over_pi) * (held + T(0.044715) * held * held * held);
-  return g * (sigmoid(v) + held * logistic_derivative(v) * T(twice_sqrt_2_over_pi) *
-                               (1 + T(3 * 0.044715) * held * held));
+  return g *
+         (sigmoid(v) + held * logistic_derivative(v) * T(twice_sqrt_2_over_pi) * (1 + T(3 * 0.044715) * held * held));
 }
 template <class T>
 __device__ T silu(T x) {

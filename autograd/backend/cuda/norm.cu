@@ -9,31 +9,33 @@
 namespace regard::cuda_backend {
 namespace {
 
-/// Elements of a row that a thread keeps in registers: 32 bytes, and where it keeps none but what it is at, 16.
-template <class T, bool held>
-constexpr int row_values = (held ? 32 : 16) / static_cast<int>(sizeof(T));
+/// Elements of type E of a row that a thread keeps in registers: 32 bytes of numbers, and where it keeps none but what
+/// it is at, 16.
+template <class E, bool held>
+constexpr int row_values = (held ? 32 : 16) / static_cast<int>(sizeof(Number<E>));
 
 /// Null where not given or not wanted.
-template <class T>
+template <class E>
 struct Norm {
   int64_t rows, width;
   int lanes;
-  const T* a;
-  const T* weight;
-  const T* bias;
-  T* y;
-  T* mean;
-  T* rstd;
+  const E* a;
+  const E* weight;
+  const E* bias;
+  E* y;
+  Number<E>* mean;
+  Number<E>* rstd;
   double eps;
 };
 
 // y = (a - mean) rstd weight + bias. The mean is taken twice, so that its rounding does not show where it is large
 // beside the deviations.
-template <class T, bool centered, int V, bool held>
-__global__ void __launch_bounds__(most_row_threads, 1) norm_kernel(Norm<T> p) {
+template <class E, bool centered, int V, bool held>
+__global__ void __launch_bounds__(most_row_threads, 1) norm_kernel(Norm<E> p) {
+  using T = Number<E>;
   const Lanes lanes(p.lanes);
   const double share = 1 / static_cast<double>(p.width);
-  Row<T, 3, V, row_values<T, held>, held, Lanes> row(lanes, p.width);
+  Row<V, row_values<E, held>, held, Lanes, E, E, E> row(lanes, p.width);
   row.template point<1>(p.weight, 1, T(1));
   row.template point<2>(p.bias);
   const int64_t step = int64_t{gridDim.x} * lanes.groups();
@@ -64,31 +66,32 @@ __global__ void __launch_bounds__(most_row_threads, 1) norm_kernel(Norm<T> p) {
 }
 
 /// Null where not given or not wanted.
-template <class T>
+template <class E>
 struct NormGrad {
   int64_t rows, width;
   int lanes;
-  const T* a;
-  const T* dy;
-  const T* weight;
-  const T* mean;
-  const T* rstd;
-  T* da;
-  T* dweight;  // [groups of lanes, width]
-  T* dbias;    // the same
+  const E* a;
+  const E* dy;
+  const E* weight;
+  const Number<E>* mean;
+  const Number<E>* rstd;
+  E* da;
+  Number<E>* dweight;  // [groups of lanes, width]
+  Number<E>* dbias;    // the same
 };
 
 // With x = (a - mean) rstd and g = dy weight:  da = rstd (g - mean(g) - x mean(g x)), dweight = sum(dy x),
 // dbias = sum(dy). RMS norm has no mean(g).
-template <class T, bool centered, int V, bool held>
-__global__ void __launch_bounds__(most_row_threads, 1) norm_grad_kernel(NormGrad<T> p) {
+template <class E, bool centered, int V, bool held>
+__global__ void __launch_bounds__(most_row_threads, 1) norm_grad_kernel(NormGrad<E> p) {
+  using T = Number<E>;
   const Lanes lanes(p.lanes);
   const auto share = static_cast<T>(1 / static_cast<double>(p.width));
   const int64_t own = (int64_t{blockIdx.x} * lanes.groups() + lanes.group()) * p.width;
   T* const dweights = p.dweight ? p.dweight + own : nullptr;
   T* const dbiases = p.dbias ? p.dbias + own : nullptr;
   // a, dy, weight, and the sums for dweight and dbias, which begin as zeros: held rows keep them in registers.
-  Row<T, 5, V, row_values<T, held>, held, Lanes> row(lanes, p.width);
+  Row<V, row_values<E, held>, held, Lanes, E, E, E, T, T> row(lanes, p.width);
   row.template point<2>(p.weight, 1, T(1));
   row.template point<3>(held ? nullptr : dweights);
   row.template point<4>(held ? nullptr : dbiases);
@@ -144,30 +147,30 @@ __global__ void __launch_bounds__(most_row_threads, 1) norm_grad_kernel(NormGrad
   }
 }
 
-template <class T, bool centered>
+template <class E, bool centered>
 void normalize(const char* op, const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& a,
                const Tensor& weight, const Tensor& bias, double eps) {
   const int64_t rows = rstd.numel();
   if (rows == 0) return;
   const int64_t width = a.numel() / rows;
   cudaStream_t stream = stream_of(y);
-  const RowGrid how(rows, width, row_values<T, true>);
-  const Norm<T> p{rows,
+  const RowGrid how(rows, width, row_values<E, true>, line_width<E>);
+  const Norm<E> p{rows,
                   width,
                   static_cast<int>(how.lanes),
-                  device_pointer<const T>(a),
-                  device_pointer<const T>(weight),
-                  device_pointer<const T>(bias),
-                  device_pointer<T>(y),
-                  device_pointer<T>(mean),
-                  device_pointer<T>(rstd),
+                  device_pointer<const E>(a),
+                  device_pointer<const E>(weight),
+                  device_pointer<const E>(bias),
+                  device_pointer<E>(y),
+                  device_pointer<Number<E>>(mean),
+                  device_pointer<Number<E>>(rstd),
                   eps};
   if (!how.held)
-    launch(op, stream, how.grid, norm_kernel<T, centered, 1, false>, p);
-  else if (rows_packed<T>(width, a, weight, bias, y))
-    launch(op, stream, how.grid, norm_kernel<T, centered, pack_width, true>, p);
+    launch(op, stream, how.grid, norm_kernel<E, centered, 1, false>, p);
+  else if (rows_packed<E>(width, a, weight, bias, y))
+    launch(op, stream, how.grid, norm_kernel<E, centered, line_width<E>, true>, p);
   else
-    launch(op, stream, how.grid, norm_kernel<T, centered, 1, true>, p);
+    launch(op, stream, how.grid, norm_kernel<E, centered, 1, true>, p);
 }
 
 // sums, dense, as one row.
@@ -175,7 +178,7 @@ Tensor as_row(const Tensor& sums, int64_t width) {
   return make_view(sums, {1, width}, {width, 1}, sums.storage_offset());
 }
 
-template <class T, bool centered>
+template <class E, bool centered>
 void normalize_grad(const char* op, const Tensor& da, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
                     const Tensor& a, const Tensor& mean, const Tensor& rstd, const Tensor& weight) {
   const int64_t rows = rstd.numel();
@@ -186,7 +189,7 @@ void normalize_grad(const char* op, const Tensor& da, const Tensor& dweight, con
   }
   const int64_t width = a.numel() / rows;
   cudaStream_t stream = stream_of(a);
-  RowGrid how(rows, width, row_values<T, true>);
+  RowGrid how(rows, width, row_values<E, true>, line_width<E>);
   const int64_t groups = how.grid.threads.x / how.lanes;
   const bool sums = dweight.defined() || dbias.defined();
   int64_t blocks = how.grid.blocks.x;
@@ -199,27 +202,28 @@ void normalize_grad(const char* op, const Tensor& da, const Tensor& dweight, con
   Tensor dweights, dbiases;
   for (const auto& [wanted, parts] : {std::pair{&dweight, &dweights}, std::pair{&dbias, &dbiases}}) {
     if (!wanted->defined()) continue;
-    *parts = empty({blocks * groups, width}, {a.dtype(), a.device()});
+    *parts = empty({blocks * groups, width}, {dtype_of<Number<E>>(), a.device()});
     if (!how.held)
-      check_cuda(op, cudaMemsetAsync(parts->raw_data(), 0, static_cast<size_t>(parts->numel()) * sizeof(T), stream));
+      check_cuda(
+          op, cudaMemsetAsync(parts->raw_data(), 0, static_cast<size_t>(parts->numel()) * sizeof(Number<E>), stream));
   }
-  const NormGrad<T> p{rows,
+  const NormGrad<E> p{rows,
                       width,
                       static_cast<int>(how.lanes),
-                      device_pointer<const T>(a),
-                      device_pointer<const T>(dy),
-                      device_pointer<const T>(weight),
-                      device_pointer<const T>(mean),
-                      device_pointer<const T>(rstd),
-                      device_pointer<T>(da),
-                      device_pointer<T>(dweights),
-                      device_pointer<T>(dbiases)};
+                      device_pointer<const E>(a),
+                      device_pointer<const E>(dy),
+                      device_pointer<const E>(weight),
+                      device_pointer<const Number<E>>(mean),
+                      device_pointer<const Number<E>>(rstd),
+                      device_pointer<E>(da),
+                      device_pointer<Number<E>>(dweights),
+                      device_pointer<Number<E>>(dbiases)};
   if (!how.held)
-    launch(op, stream, how.grid, norm_grad_kernel<T, centered, 1, false>, p);
-  else if (rows_packed<T>(width, a, dy, weight, da, dweights, dbiases))
-    launch(op, stream, how.grid, norm_grad_kernel<T, centered, pack_width, true>, p);
+    launch(op, stream, how.grid, norm_grad_kernel<E, centered, 1, false>, p);
+  else if (rows_packed<E>(width, a, dy, weight, da, dweights, dbiases))
+    launch(op, stream, how.grid, norm_grad_kernel<E, centered, line_width<E>, true>, p);
   else
-    launch(op, stream, how.grid, norm_grad_kernel<T, centered, 1, true>, p);
+    launch(op, stream, how.grid, norm_grad_kernel<E, centered, 1, true>, p);
   if (dweight.defined()) reduce(ReduceOp::sum, as_row(dweight, width), dweights);
   if (dbias.defined()) reduce(ReduceOp::sum, as_row(dbias, width), dbiases);
 }
@@ -228,21 +232,21 @@ void normalize_grad(const char* op, const Tensor& da, const Tensor& dweight, con
 
 void layer_norm(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& a, const Tensor& weight,
                 const Tensor& bias, double eps) {
-  visit_compute(a.dtype(), [&]<class T>(T) { normalize<T, true>("layer_norm", y, mean, rstd, a, weight, bias, eps); });
+  visit_floating(a.dtype(), [&]<class E>(E) { normalize<E, true>("layer_norm", y, mean, rstd, a, weight, bias, eps); });
 }
 void layer_norm_grad(const Tensor& da, const Tensor& dweight, const Tensor& dbias, const Tensor& dy, const Tensor& a,
                      const Tensor& mean, const Tensor& rstd, const Tensor& weight) {
-  visit_compute(a.dtype(), [&]<class T>(T) {
-    normalize_grad<T, true>("layer_norm_grad", da, dweight, dbias, dy, a, mean, rstd, weight);
+  visit_floating(a.dtype(), [&]<class E>(E) {
+    normalize_grad<E, true>("layer_norm_grad", da, dweight, dbias, dy, a, mean, rstd, weight);
   });
 }
 void rms_norm(const Tensor& y, const Tensor& rstd, const Tensor& a, const Tensor& weight, double eps) {
-  visit_compute(a.dtype(), [&]<class T>(T) { normalize<T, false>("rms_norm", y, {}, rstd, a, weight, {}, eps); });
+  visit_floating(a.dtype(), [&]<class E>(E) { normalize<E, false>("rms_norm", y, {}, rstd, a, weight, {}, eps); });
 }
 void rms_norm_grad(const Tensor& da, const Tensor& dweight, const Tensor& dy, const Tensor& a, const Tensor& rstd,
                    const Tensor& weight) {
-  visit_compute(a.dtype(), [&]<class T>(T) {
-    normalize_grad<T, false>("rms_norm_grad", da, dweight, {}, dy, a, {}, rstd, weight);
+  visit_floating(a.dtype(), [&]<class E>(E) {
+    normalize_grad<E, false>("rms_norm_grad", da, dweight, {}, dy, a, {}, rstd, weight);
   });
 }
 

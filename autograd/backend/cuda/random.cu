@@ -1,7 +1,9 @@
 // Random numbers: element i of a tensor from counter offset + i. Additions and multiplications that a compiler would
 // contract are written out, so that uniform numbers, integers and draws are the CPU's to the bit; normal numbers are
-// within a few ulp of it.
+// within a few ulp of it. Those of 16 bits are the f32 ones, rounded.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <regard/autograd/backend/cuda/counted.hpp>
 #include <regard/autograd/backend/cuda/functions.hpp>
@@ -68,18 +70,36 @@ struct Draw {
   }
 };
 
+// The largest element below `end`.
+template <class E>
+Number<E> last_below(Number<E> end) {
+  if constexpr (is_half<E>) {
+    E value(end);
+    if (static_cast<float>(value) >= end) {
+      const bool negative = (value.bits & 0x8000U) != 0, zero = (value.bits & 0x7fffU) == 0;
+      value.bits = zero ? uint16_t{0x8001} : static_cast<uint16_t>(negative ? value.bits + 1 : value.bits - 1);
+    }
+    return static_cast<float>(value);
+  } else {
+    return std::nextafter(end, -std::numeric_limits<E>::infinity());
+  }
+}
+
 }  // namespace
 
 void uniform(const Tensor& y, double low, double high, uint64_t seed, uint64_t offset) {
-  visit_compute(y.dtype(), [&]<class T>(T) {
+  visit_floating(y.dtype(), [&]<class E>(E) {
+    using T = Number<E>;
     const auto start = static_cast<T>(low), end = static_cast<T>(high);
-    const T last = end > start ? std::nextafter(end, start) : start;
-    counted<T>("uniform", Uniform<T>{seed, offset, start, static_cast<T>(high - low), last}, y);
+    const T last = end > start ? std::max(start, last_below<E>(end)) : start;
+    counted<E>("uniform", Uniform<T>{seed, offset, start, static_cast<T>(high - low), last}, y);
   });
 }
 
 void normal(const Tensor& y, double mean, double std, uint64_t seed, uint64_t offset) {
-  visit_compute(y.dtype(), [&]<class T>(T) { counted<T>("normal", NormalOf<T>{{seed, offset, mean, std}}, y); });
+  visit_floating(y.dtype(), [&]<class E>(E) {
+    counted<E>("normal", NormalOf<Number<E>>{{seed, offset, mean, std}}, y);
+  });
 }
 
 void randint(const Tensor& y, int64_t low, int64_t high, uint64_t seed, uint64_t offset) {
@@ -88,7 +108,7 @@ void randint(const Tensor& y, int64_t low, int64_t high, uint64_t seed, uint64_t
 }
 
 void bernoulli(const Tensor& y, const Tensor& p, uint64_t seed, uint64_t offset) {
-  visit_compute(y.dtype(), [&]<class T>(T) { counted<T, T>("bernoulli", Draw<T>{seed, offset}, y, p); });
+  visit_floating(y.dtype(), [&]<class E>(E) { counted<E, E>("bernoulli", Draw<Number<E>>{seed, offset}, y, p); });
 }
 
 }  // namespace regard::cuda_backend

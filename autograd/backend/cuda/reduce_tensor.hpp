@@ -3,7 +3,7 @@
 // An operation is a struct passed to kernels by value, with
 //   Accumulator                      trivially copyable
 //   Accumulator start()              what nothing folds to
-//   void add(Accumulator&, T x, i)   takes in element i of those that one output folds
+//   void add(Accumulator&, x, i)     takes in element i, a number, of those that one output folds
 //   operator()(Accumulator, Accumulator)  joins two of them
 //   Op at(output)                    the operation for one output, counted as Reduction::kept counts
 //   void write(output, offsets, Accumulator)  offsets: in y, in the second output, and the first element in a
@@ -14,10 +14,11 @@
 #include <cstdint>
 #include <optional>
 
-#include <regard/autograd/backend/cuda/elementwise.hpp>
+#include <regard/autograd/backend/cuda/convert.hpp>
 #include <regard/autograd/backend/cuda/layout.hpp>
 #include <regard/autograd/backend/cuda/reduction.hpp>
 #include <regard/autograd/backend/cuda/runtime.hpp>
+#include <regard/autograd/backend/cuda/words.hpp>
 
 namespace regard::cuda_backend {
 
@@ -68,6 +69,7 @@ struct Pieces {
 template <class LanesOf, class Op, class T>
 __global__ void reduce_kernel(Op op, Layout<3> kept, Layout<1> reduced, int setting, bool packed,
                               Pieces<typename Op::Accumulator> pieces, const T* a) {
+  constexpr int width = line_width<T>;
   const LanesOf lanes(setting);
   const int64_t begin = int64_t{blockIdx.y} * pieces.length;
   const int64_t end = min(begin + pieces.length, reduced.numel);
@@ -83,21 +85,21 @@ __global__ void reduce_kernel(Op op, Layout<3> kept, Layout<1> reduced, int sett
       int64_t rest = begin;
       if (packed) {
 #pragma unroll 4
-        for (int64_t p = begin / pack_width + lanes.lane; p < end / pack_width; p += lanes.count) {
-          const Pack<T> pack = reinterpret_cast<const Pack<T>*>(from)[p];
+        for (int64_t i = begin + lanes.lane * width; i + width <= end; i += int64_t{lanes.count} * width) {
+          const auto line = load_line<width>(from + i);
 #pragma unroll
-          for (int j = 0; j < pack_width; ++j) own.add(total, pack.at[j], p * pack_width + j);
+          for (int j = 0; j < width; ++j) own.add(total, number(line.at[j]), i + j);
         }
-        rest = end / pack_width * pack_width;
+        rest = begin + (end - begin) / width * width;
       }
       if (reduced.dims <= 1) {
         const int64_t stride = reduced.dims == 1 ? reduced.strides[0][0] : 1;
 #pragma unroll 8  // columns: numbers come one by one
-        for (int64_t i = rest + lanes.lane; i < end; i += lanes.count) own.add(total, from[i * stride], i);
+        for (int64_t i = rest + lanes.lane; i < end; i += lanes.count) own.add(total, number(from[i * stride]), i);
       } else {
 #pragma unroll 4
         for (int64_t i = rest + lanes.lane; i < end; i += lanes.count)
-          own.add(total, from[reduced.offsets(i).at[0]], i);
+          own.add(total, number(from[reduced.offsets(i).at[0]]), i);
       }
     }
     total = lanes.reduce(total, own);
@@ -128,6 +130,7 @@ __global__ void join_pieces_kernel(Op op, Layout<3> kept, int setting, Pieces<ty
 template <class T, class Op>
 void reduce_tensor(const char* name, const Op& op, const Tensor& y, const Tensor& second, const Tensor& a) {
   using Accumulator = typename Op::Accumulator;
+  constexpr int width = line_width<T>;
   const Reduction plan = plan_reduction(y, second.defined() ? second : y, a);
   const int64_t outputs = plan.kept.numel, length = plan.reduced.numel;
   if (outputs == 0) return;
@@ -145,7 +148,7 @@ void reduce_tensor(const char* name, const Op& op, const Tensor& y, const Tensor
     grid = {dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(columns * lanes))};
   } else {
     const bool many = outputs >= int64_t{device_limits().multiprocessors} * 32;  // a warp each will do
-    lanes = power_of_two_from((length + 3) / 4);
+    lanes = power_of_two_from((length + width - 1) / width);
     if (lanes > warp_threads)
       lanes = many && length <= 4096 ? warp_threads
                                      : std::clamp<int64_t>(power_of_two_from(length / 16), warp_threads, 256);
@@ -156,14 +159,14 @@ void reduce_tensor(const char* name, const Op& op, const Tensor& y, const Tensor
   const int64_t wanted = int64_t{device_limits().multiprocessors} * 8 / grid.blocks.x;
   const int64_t worth = length / (lanes * 16);
   int64_t count = lanes >= 8 ? std::clamp<int64_t>(std::min(wanted, worth), 1, 1024) : 1;
-  const int64_t each = ((length + count - 1) / count + pack_width - 1) / pack_width * pack_width;
+  const int64_t each = ((length + count - 1) / count + width - 1) / width * width;
   count = each == 0 ? 1 : std::max<int64_t>(1, (length + each - 1) / each);
   grid.blocks.y = static_cast<unsigned>(count);
 
-  bool packed = !by_columns && plan.reduced.dense() && length >= pack_width &&
-                reinterpret_cast<uintptr_t>(a.raw_data()) % sizeof(Pack<T>) == 0 &&
+  bool packed = !by_columns && plan.reduced.dense() && length >= width &&
+                reinterpret_cast<uintptr_t>(a.raw_data()) % alignof(Line<T, width>) == 0 &&
                 (outputs == 1 || plan.kept.dims > 0);
-  for (int d = 0; packed && d < plan.kept.dims; ++d) packed = plan.kept.strides[d][2] % pack_width == 0;
+  for (int d = 0; packed && d < plan.kept.dims; ++d) packed = plan.kept.strides[d][2] % width == 0;
 
   std::optional<Scratch> scratch;
   if (count > 1) scratch.emplace(outputs * count * static_cast<int64_t>(sizeof(Accumulator)), y.device());

@@ -1,6 +1,7 @@
 // Rotary positions: pairs of a row's elements are turned by the angles of the row's position.
 #include <algorithm>
 
+#include <regard/autograd/backend/cuda/convert.hpp>
 #include <regard/autograd/backend/cuda/functions.hpp>
 #include <regard/autograd/backend/cuda/layout.hpp>
 #include <regard/autograd/backend/cuda/row_grid.hpp>
@@ -16,30 +17,31 @@ struct Rotation {
   bool interleaved, back;
 };
 
-// A thread turns `units` pairs at a time, from two runs of as many elements. These hold a pair's first elements and its
-// second ones or, `in_turn`, pair by pair.
-template <int units, bool in_turn, class T>
-__global__ void rotate_kernel(Rotation r, T* y, const T* x, const T* cosines, const T* sines) {
+// A thread turns `units` pairs at a time, from two runs of as many elements of type E. These hold a pair's first
+// elements and its second ones or, `in_turn`, pair by pair.
+template <int units, bool in_turn, class E>
+__global__ void rotate_kernel(Rotation r, E* y, const E* x, const Number<E>* cosines, const Number<E>* sines) {
+  using T = Number<E>;
   for (int64_t row = first_row(); row < r.rows.numel; row += row_step()) {
     const Offsets<2> at = r.rows.offsets(row);
-    T* to = y + at.at[0];
-    const T* from = x + at.at[1];
+    E* to = y + at.at[0];
+    const E* from = x + at.at[1];
     const int64_t position =
         r.rows.narrow ? static_cast<uint32_t>(row) % static_cast<uint32_t>(r.positions) : row % r.positions;
     for (int64_t j = first_column() * units; j < r.pairs; j += column_step() * units) {
       const int64_t first = r.interleaved ? 2 * j : j, second = r.interleaved ? first + units : r.pairs + j;
-      const Line<T, units> in[2] = {load_line<units>(from + first * r.x_step),
+      const Line<E, units> in[2] = {load_line<units>(from + first * r.x_step),
                                     load_line<units>(from + second * r.x_step)};
       const auto cosine = load_line<units>(cosines + position * r.pairs + j);
       const auto sine = load_line<units>(sines + position * r.pairs + j);
-      Line<T, units> out[2];
+      Line<E, units> out[2];
 #pragma unroll
       for (int i = 0; i < units; ++i) {
         const int one = in_turn ? 2 * i : i, other = in_turn ? one + 1 : units + i;  // in both runs together
-        const T a = in[one / units].at[one % units], b = in[other / units].at[other % units];
+        const T a = number(in[one / units].at[one % units]), b = number(in[other / units].at[other % units]);
         const T c = cosine.at[i], s = r.back ? -sine.at[i] : sine.at[i];
-        out[one / units].at[one % units] = a * c - b * s;
-        out[other / units].at[other % units] = b * c + a * s;
+        out[one / units].at[one % units] = element<E>(a * c - b * s);
+        out[other / units].at[other % units] = element<E>(b * c + a * s);
       }
       store_line(to + first, out[0]);
       store_line(to + second, out[1]);
@@ -66,21 +68,21 @@ void rotate(const Tensor& y, const Tensor& x, const Tensor& cosines, const Tenso
   const int64_t x_step = width == 1 ? 1 : x.strides().back();
   const Rotation rotation{Layout<2>({&y_rows, &x_rows}), x.size(-2), width, pairs, x_step, interleaved, back};
 
-  constexpr int units = 4;
   const int64_t bytes = element_size(x.dtype());
   Alignment alignment;
   for (const Tensor* t : {&y, &x, &cosines, &sines}) alignment.meet(t->raw_data());
   for (int64_t d = 0; d < x_rows.dim(); ++d)
     if (x_rows.shape()[d] != 1) alignment.meet(y.strides()[d] * bytes).meet(x.strides()[d] * bytes);
-  const bool dense = x_step == 1 && pairs % units == 0 && alignment.bytes() == 16;
 
-  visit_compute(x.dtype(), [&]<class T>(T) {
-    const auto kernel = !dense        ? rotate_kernel<1, false, T>
-                        : interleaved ? rotate_kernel<units, true, T>
-                                      : rotate_kernel<units, false, T>;
+  visit_floating(x.dtype(), [&]<class E>(E) {
+    constexpr int units = line_width<E>;
+    const bool dense = x_step == 1 && pairs % units == 0 && alignment.bytes() == 16;
+    const auto kernel = !dense        ? rotate_kernel<1, false, E>
+                        : interleaved ? rotate_kernel<units, true, E>
+                                      : rotate_kernel<units, false, E>;
     launch("rotary_positions", stream_of(y), row_grid(rotation.rows.numel, dense ? pairs / units : pairs), kernel,
-           rotation, device_pointer<T>(y), device_pointer<const T>(x), device_pointer<const T>(cosines),
-           device_pointer<const T>(sines));
+           rotation, device_pointer<E>(y), device_pointer<const E>(x), device_pointer<const Number<E>>(cosines),
+           device_pointer<const Number<E>>(sines));
   });
 }
 

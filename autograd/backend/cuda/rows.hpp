@@ -3,25 +3,33 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 
-#include <regard/autograd/backend/cuda/elementwise.hpp>
+#include <regard/autograd/backend/cuda/convert.hpp>
 #include <regard/autograd/backend/cuda/layout.hpp>
 #include <regard/autograd/backend/cuda/math.hpp>
 #include <regard/autograd/backend/cuda/reduction.hpp>
 #include <regard/autograd/backend/cuda/runtime.hpp>
+#include <regard/autograd/backend/cuda/words.hpp>
 
 namespace regard::cuda_backend {
 
 /// The most threads of a block that share a row.
 inline constexpr int most_row_threads = 512;
 
-/// One thread's part of a row of N tensors, of which some may be the same for every row. Elements come in chunks, of
-/// which a thread has `values` elements of each tensor in registers. A `held` row is of one chunk, which is read once
-/// and stays; others are read again by every walk. V: elements that lie side by side, V of them aligned; 1 where they
-/// may not.
-template <class T, int N, int V, int values, bool held, class LanesOf>
+/// One thread's part of a row of several tensors, with elements of the types E, of which some may be the same for every
+/// row. Elements come in chunks, of which a thread has `values` of each tensor in registers, as numbers. A `held` row
+/// is of one chunk, which is read once and stays; others are read again by every walk. V: elements that lie side by
+/// side, V of them aligned; 1 where they may not.
+template <int V, int values, bool held, class LanesOf, class... E>
 class Row {
+  static constexpr int N = sizeof...(E);
+  template <int J>
+  using Element = std::tuple_element_t<J, std::tuple<E...>>;
+  using T = Number<Element<0>>;
+  static_assert(values % V == 0 && (... && std::is_same_v<Number<E>, T>));
+
  public:
   __device__ Row(const LanesOf& lanes, int64_t length) : lane_(lanes.lane), count_(lanes.count) { set_length(length); }
 
@@ -33,7 +41,7 @@ class Row {
 
   /// Where tensor J's row is; every element is `absent` where that is nowhere. A held row is read now.
   template <int J>
-  __device__ void point(const T* from, int64_t stride = 1, T absent = 0) {
+  __device__ void point(const Element<J>* from, int64_t stride = 1, T absent = 0) {
     from_[J] = from;
     stride_[J] = stride;
     absent_[J] = absent;
@@ -57,7 +65,7 @@ class Row {
     }
   }
 
-  /// Calls f(i, elements of the N tensors as references) for this thread's elements of the chunk.
+  /// Calls f(i, the tensors' numbers as references) for this thread's elements of the chunk.
   template <class F>
   __device__ void here(F f) {
     each_place([&](int k, int j) {
@@ -65,21 +73,22 @@ class Row {
       for (int v = 0; v < V; ++v) call(f, base_ + j + v, k + v, std::make_integer_sequence<int, N>());
     });
   }
-  /// to[i * stride] = f(i, elements).
-  template <class F>
-  __device__ void write_here(T* to, int64_t stride, F f) {
+  /// to[i * stride] = f(i, numbers), rounded.
+  template <class To, class F>
+  __device__ void write_here(To* to, int64_t stride, F f) {
     each_place([&](int k, int j) {
       if constexpr (V == 1) {
-        to[(base_ + j) * stride] = call(f, base_ + j, k, std::make_integer_sequence<int, N>());
+        to[(base_ + j) * stride] = element<To>(call(f, base_ + j, k, std::make_integer_sequence<int, N>()));
       } else {
-        Pack<T> pack;
+        Line<To, V> line;
 #pragma unroll
-        for (int v = 0; v < V; ++v) pack.at[v] = call(f, base_ + j + v, k + v, std::make_integer_sequence<int, N>());
-        *reinterpret_cast<Pack<T>*>(to + base_ + j) = pack;
+        for (int v = 0; v < V; ++v)
+          line.at[v] = element<To>(call(f, base_ + j + v, k + v, std::make_integer_sequence<int, N>()));
+        store_line(to + base_ + j, line);
       }
     });
   }
-  /// Writes tensor J's elements of the chunk to a dense row, if there is one.
+  /// Writes tensor J's numbers of the chunk to a dense row, if there is one.
   template <int J>
   __device__ void store(T* to) {
     if (!to) return;
@@ -93,8 +102,8 @@ class Row {
   __device__ void each(F f) {
     chunks([&] { here(f); });
   }
-  template <class F>
-  __device__ void write(T* to, int64_t stride, F f) {
+  template <class To, class F>
+  __device__ void write(To* to, int64_t stride, F f) {
     chunks([&] { write_here(to, stride, f); });
   }
 
@@ -120,14 +129,14 @@ class Row {
       for (int k = 0; k < values; ++k) values_[J][k] = absent_[J];
       return;
     }
-    const T* from = from_[J];
+    const auto* from = static_cast<const Element<J>*>(from_[J]);
     each_place([&](int k, int j) {
       if constexpr (V == 1) {
-        values_[J][k] = from[(base_ + j) * stride_[J]];
+        values_[J][k] = number(from[(base_ + j) * stride_[J]]);
       } else {
-        const Pack<T> pack = *reinterpret_cast<const Pack<T>*>(from + base_ + j);
+        const auto line = load_line<V>(from + base_ + j);
 #pragma unroll
-        for (int v = 0; v < V; ++v) values_[J][k + v] = pack.at[v];
+        for (int v = 0; v < V; ++v) values_[J][k + v] = number(line.at[v]);
       }
     });
   }
@@ -141,7 +150,7 @@ class Row {
   }
 
   T values_[N][values];
-  const T* from_[N];
+  const void* from_[N];
   int64_t stride_[N];
   T absent_[N];
   int64_t length_, base_;
@@ -173,29 +182,30 @@ __device__ RowExponentials<T> exponentials_of(RowOf& row, const LanesOf& lanes) 
   return {T(0), std::numeric_limits<T>::quiet_NaN(), largest < 0 && sum == 0};
 }
 
-/// How rows of a length are given to threads, see Lanes, of which each has up to `values` elements in registers.
+/// How rows of a length are given to threads, see Lanes, of which each has up to `values` elements in registers, and at
+/// least `width` where there are so many.
 struct RowGrid {
   int64_t lanes;
   Grid grid;
   bool held;
 
-  RowGrid(int64_t rows, int64_t length, int values) {
-    lanes = length <= 4 * warp_threads ? power_of_two_from((length + 3) / 4)
-                                       : std::clamp<int64_t>(power_of_two_from((length + values - 1) / values),
-                                                             warp_threads, most_row_threads);
+  RowGrid(int64_t rows, int64_t length, int values, int width) {
+    lanes = length <= width * warp_threads ? power_of_two_from((length + width - 1) / width)
+                                           : std::clamp<int64_t>(power_of_two_from((length + values - 1) / values),
+                                                                 warp_threads, most_row_threads);
     held = length <= lanes * values;
     grid = grid_for_lanes(rows, lanes);
   }
 };
 
 /// Whether rows of `length` elements, one after the other from each of the tensors' first elements on, can be read by
-/// packs. Undefined tensors do not matter.
+/// lines of line_width<T>. Undefined tensors do not matter.
 template <class T, class... Tensors>
 bool rows_packed(int64_t length, const Tensors&... tensors) {
-  const auto aligned = [](const Tensor& x) {
-    return !x.defined() || reinterpret_cast<uintptr_t>(x.raw_data()) % sizeof(Pack<T>) == 0;
-  };
-  return length % pack_width == 0 && (... && aligned(tensors));
+  Alignment alignment;
+  for (const Tensor* x : {&tensors...})
+    if (x->defined()) alignment.meet(x->raw_data());
+  return length % line_width<T> == 0 && alignment.bytes() == 16;
 }
 
 }  // namespace regard::cuda_backend

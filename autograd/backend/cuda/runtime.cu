@@ -45,8 +45,7 @@ Gpu& use(int index) {
   Gpu& gpu = gpus()[static_cast<size_t>(index)];
   std::call_once(gpu.made, [&] {
     check_cuda("device", cudaStreamCreateWithFlags(&gpu.stream, cudaStreamNonBlocking));
-    check_cuda("device",
-               cudaDeviceGetAttribute(&gpu.limits.multiprocessors, cudaDevAttrMultiProcessorCount, index));
+    check_cuda("device", cudaDeviceGetAttribute(&gpu.limits.multiprocessors, cudaDevAttrMultiProcessorCount, index));
     check_cuda("device",
                cudaDeviceGetAttribute(&gpu.limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
   });

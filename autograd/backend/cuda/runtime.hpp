@@ -14,8 +14,8 @@ namespace regard::cuda_backend {
 /// Throws a DeviceError that names op and error where `status` is one.
 void check_cuda(const char* op, cudaError_t status);
 
-/// Makes `device` this thread's GPU and returns the stream on which it works: one a GPU, shared by all threads, in whose
-/// order everything happens.
+/// Makes `device` this thread's GPU and returns the stream on which it works: one a GPU, shared by all threads, in
+/// whose order everything happens.
 cudaStream_t stream_of(Device device);
 cudaStream_t stream_of(const Tensor& x);
 /// The same for memory of a GPU.
@@ -55,8 +55,8 @@ void launch(const char* op, cudaStream_t stream, const Grid& grid, void (*kernel
   check_launched(op, stream);
 }
 
-/// Blocks that cover `count` elements, `each` a thread, at most as many as keep a GPU busy: a kernel's loop strides over
-/// the rest. Blocks have `most_threads` threads, fewer where there is less to do.
+/// Blocks that cover `count` elements, `each` a thread, at most as many as keep a GPU busy: a kernel's loop strides
+/// over the rest. Blocks have `most_threads` threads, fewer where there is less to do.
 Grid grid_for(int64_t count, int each = 1, int most_threads = 256);
 
 /// The dynamic shared memory of the block, see Grid.
@@ -70,8 +70,8 @@ __device__ T* dynamic_shared() {
 #endif
 }
 
-/// The memory of a tensor for kernels, null for an undefined one. A DeviceError where it is not on a GPU; its type is not
-/// checked.
+/// The memory of a tensor for kernels, null for an undefined one. A DeviceError where it is not on a GPU; its type is
+/// not checked.
 template <class T>
 T* device_pointer(const Tensor& x) {
   if (!x.defined()) return nullptr;

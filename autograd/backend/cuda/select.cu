@@ -84,7 +84,8 @@ void masked_fill(const Tensor& y, const Tensor& a, const Tensor& mask, Scalar va
 
 void clamp(const Tensor& y, const Tensor& a, double low, double high) {
   const auto run = [&]<class T>(T) {
-    elementwise<T, T>("clamp", Clamp<Number<T>>{cpu_backend::convert<Number<T>>(low), cpu_backend::convert<Number<T>>(high)}, y, a);
+    elementwise<T, T>(
+        "clamp", Clamp<Number<T>>{cpu_backend::convert<Number<T>>(low), cpu_backend::convert<Number<T>>(high)}, y, a);
   };
   if (y.dtype() == DType::i64)
     run(int64_t{});

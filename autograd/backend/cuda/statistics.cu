@@ -16,11 +16,12 @@ struct Place {
 };
 
 /// The first of the extremes; a NaN is one. y is the index.
-template <class T, bool maximum>
+template <class E, bool maximum>
 struct ExtremeAt {
+  using T = Number<E>;
   using Accumulator = Place<T>;
   int64_t* indices;
-  T* values;  // may be null
+  E* values;  // may be null
 
   __device__ Place<T> start() const {
     using Limits = std::numeric_limits<T>;
@@ -39,7 +40,7 @@ struct ExtremeAt {
   }
   __device__ void write(int64_t, const Offsets<3>& to, Place<T> best) const {
     indices[to.at[0]] = best.index;
-    if (values) values[to.at[1]] = best.value;
+    if (values) values[to.at[1]] = element<E>(best.value);
   }
 };
 
@@ -53,41 +54,41 @@ void extreme_as(bool maximum, const Tensor& values, const Tensor& indices, const
     reduce_tensor<T>("min", ExtremeAt<T, false>{to, value_to}, indices, values, a);
 }
 
-/// The first pass: means in f64, for the second, and in T where they are asked for.
-template <class T>
+/// The first pass: means in f64, for the second, and as elements where they are asked for.
+template <class E>
 struct Mean {
   using Accumulator = double;
   double* means;  // [outputs]
-  T* rounded;     // may be null
+  E* rounded;     // may be null
   double count;
 
   __device__ double start() const { return 0; }
   __device__ Mean at(int64_t) const { return *this; }
-  __device__ void add(double& total, T x, int64_t) const { total += static_cast<double>(x); }
+  __device__ void add(double& total, Number<E> x, int64_t) const { total += static_cast<double>(x); }
   __device__ double operator()(double a, double b) const { return a + b; }
   __device__ void write(int64_t output, const Offsets<3>& to, double total) const {
     means[output] = total / count;
-    if (rounded) rounded[to.at[1]] = static_cast<T>(total / count);
+    if (rounded) rounded[to.at[1]] = convert<E>(total / count);
   }
 };
 
-template <class T>
+template <class E>
 struct Variance {
   using Accumulator = double;
-  T* y;
+  E* y;
   const double* means;
   double divisor;
   double mean = 0;
 
   __device__ double start() const { return 0; }
   __device__ Variance at(int64_t output) const { return {y, means, divisor, means[output]}; }
-  __device__ void add(double& total, T x, int64_t) const {
+  __device__ void add(double& total, Number<E> x, int64_t) const {
     const double deviation = static_cast<double>(x) - mean;
     total += deviation * deviation;
   }
   __device__ double operator()(double a, double b) const { return a + b; }
   __device__ void write(int64_t, const Offsets<3>& to, double total) const {
-    y[to.at[0]] = static_cast<T>(total / divisor);
+    y[to.at[0]] = convert<E>(total / divisor);
   }
 };
 
@@ -97,10 +98,11 @@ struct Exponentials {
   T sum;  // of exp(x - largest); NaN where there is one in the input
 };
 
-template <class T>
+template <class E>
 struct LogSumExp {
+  using T = Number<E>;
   using Accumulator = Exponentials<T>;
-  T* y;
+  E* y;
 
   // x - x would be NaN for infinities.
   __device__ static T power(T x, T largest) { return x == largest ? T(1) : exp(x - largest); }
@@ -122,27 +124,14 @@ struct LogSumExp {
     T result = total.largest;  // all -inf, or an inf: that is the result
     if (finite || is_nan(total.sum))
       result = static_cast<T>(static_cast<double>(total.largest) + log(static_cast<double>(total.sum)));
-    y[to.at[0]] = result;
+    y[to.at[0]] = element<E>(result);
   }
 };
 
 }  // namespace
 
 void extreme(bool maximum, const Tensor& values, const Tensor& indices, const Tensor& a, int64_t) {
-  switch (a.dtype()) {
-    case DType::f32:
-      return extreme_as<float>(maximum, values, indices, a);
-    case DType::f64:
-      return extreme_as<double>(maximum, values, indices, a);
-    case DType::i64:
-      return extreme_as<int64_t>(maximum, values, indices, a);
-    case DType::boolean:
-      return extreme_as<bool>(maximum, values, indices, a);
-    case DType::bf16:
-    case DType::f16:
-      break;
-  }
-  fail<DTypeError>("extreme", a.dtype(), " is for storage alone; convert with to(DType::f32)");
+  visit_dtype(a.dtype(), [&]<class T>(T) { extreme_as<T>(maximum, values, indices, a); });
 }
 
 void variance(const Tensor& y, const Tensor& mean, const Tensor& a, int64_t correction) {
@@ -152,15 +141,15 @@ void variance(const Tensor& y, const Tensor& mean, const Tensor& a, int64_t corr
   const auto divisor = static_cast<double>(std::max<int64_t>(0, count - correction));
   const Scratch scratch(outputs * static_cast<int64_t>(sizeof(double)), y.device());
   auto* means = scratch.as<double>();
-  visit_compute(a.dtype(), [&]<class T>(T) {
+  visit_floating(a.dtype(), [&]<class T>(T) {
     reduce_tensor<T>("var", Mean<T>{means, device_pointer<T>(mean), static_cast<double>(count)}, y, mean, a);
     reduce_tensor<T>("var", Variance<T>{device_pointer<T>(y), means, divisor}, y, {}, a);
   });
 }
 
 void logsumexp(const Tensor& y, const Tensor& a) {
-  visit_compute(a.dtype(),
-                [&]<class T>(T) { reduce_tensor<T>("logsumexp", LogSumExp<T>{device_pointer<T>(y)}, y, {}, a); });
+  visit_floating(a.dtype(),
+                 [&]<class T>(T) { reduce_tensor<T>("logsumexp", LogSumExp<T>{device_pointer<T>(y)}, y, {}, a); });
 }
 
 }  // namespace regard::cuda_backend

@@ -42,6 +42,11 @@ void visit_word(DType dtype, F&& f) {
   }
 }
 
+/// Elements that a thread takes at once where memory is dense: 16 bytes of f32 and of the 16-bit types, 32 of the
+/// others.
+template <class T>
+inline constexpr int line_width = sizeof(T) == 2 ? 8 : 4;
+
 /// Neighbouring elements that are moved at once, aligned to as much as a GPU moves at once.
 template <class T, int width>
 struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Line {
