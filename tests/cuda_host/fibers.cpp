@@ -66,7 +66,7 @@ class Switch {
   }
 
  private:
-  void* fake_ = nullptr;
+  [[maybe_unused]] void* fake_ = nullptr;
 };
 
 // A barrier counts arrivals; who waits for it waits for its number to change.
@@ -341,8 +341,8 @@ cudaError_t Runner::run(const dim3& grid, const dim3& block, size_t shared_bytes
                 static_cast<unsigned>(b / grid.x / grid.y)};
     if (!run_block()) {
       // Threads stand in the middle of the kernel: they are left there, with their stacks.
-      for (auto& thread : threads_) new (&thread->fiber) boost::context::fiber();
-      for (auto& thread : threads_) static_cast<void>(thread.release());
+      static auto* const abandoned = new std::vector<std::unique_ptr<Thread>>;
+      for (auto& thread : threads_) abandoned->push_back(std::move(thread));
       threads_.clear();
       current_ = nullptr;
       return cudaErrorLaunchFailure;
