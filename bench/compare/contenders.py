@@ -14,11 +14,13 @@ class Failure(Exception):
     """A contender that could not do what it was asked."""
 
 
-def clean_environment(threads, scratch):
-    """Nothing that someone set for threads or kernels stays, so that each library does what it does by itself."""
+def clean_environment(threads, scratch, gpu=False):
+    """Nothing that someone set for threads or kernels stays, so that each library does what it does by itself. Without
+    `gpu` no GPU is seen: the comparison is of CPUs."""
     owners = ("OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_", "BLIS_", "REGARD_", "XLA_", "JAX_", "TORCH")
     env = {key: value for key, value in os.environ.items() if not key.startswith(owners)}
-    env["CUDA_VISIBLE_DEVICES"] = ""  # the comparison is of CPUs
+    if not gpu:
+        env["CUDA_VISIBLE_DEVICES"] = ""
     env["JAX_PLATFORMS"] = "cpu"
     env["NPROC"] = str(threads)  # JAX's pool
     if threads == 1:
@@ -33,11 +35,11 @@ def processors(threads):
     return sorted(os.sched_getaffinity(0))[:threads]
 
 
-def popen(command, threads, scratch, **more):
+def popen(command, threads, scratch, gpu=False, **more):
     cpus = processors(threads)
     return subprocess.Popen(
         [str(word) for word in command],
-        env=clean_environment(threads, scratch),
+        env=clean_environment(threads, scratch, gpu),
         preexec_fn=lambda: os.sched_setaffinity(0, cpus),
         **more,
     )
@@ -58,6 +60,7 @@ class Contender:
                 command_of(contender, threads, setup),
                 threads,
                 setup.scratch,
+                getattr(setup, "gpu", False),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.log,

@@ -6,14 +6,21 @@
 //                                                     makes a model; saves its weights and inputs for the peers to
 //                                                     load; takes N steps and answers with numbers to compare
 //   {"do": "run", "steps": N}                         takes N steps: seconds, and the loss of each for a training run
-//   {"do": "memory", "steps": N}                      the same; KiB resident before, and at most while they ran
+//   {"do": "memory", "steps": N}                      the same; KiB resident before, and at most while they ran; of
+//                                                     what is done on a GPU, KiB of its memory
 //   {"do": "close"}                                   frees the model
+//
+// "open" takes "device": "cuda" for gpt, attention and sgemm, and "precision": f32 (else), tf32, or bf16, which is
+// autocast; of sgemm, the dtype of its matrices.
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <regard/autograd/autocast.hpp>
+#include <regard/autograd/backend/allocator.hpp>
 #include <regard/autograd/backend/large_blocks.hpp>
 #include <regard/autograd/version.hpp>
 #include <regard/bench/compare/plain_step.hpp>
@@ -30,7 +37,34 @@ constexpr double check_lr = 1e-3;
 // While steps are timed the rate is next to nothing: thousands of steps on one batch would end in denormal numbers.
 constexpr double timed_lr = 1e-6;
 
+// What products are computed in, for the length of a forward pass.
+struct Precision {
+  bool tf32 = false;
+  std::optional<DType> dtype;
+
+  explicit Precision(const Json& options) {
+    const std::string name = options.value("precision", "f32");
+    if (name == "bf16")
+      dtype = DType::bf16;
+    else if (name == "tf32")
+      tf32 = true;
+    else if (name != "f32")
+      throw std::runtime_error("no precision is called " + name);
+  }
+  template <class F>
+  auto operator()(const F& forward) const {
+    const AutocastScope cast(dtype);
+    std::optional<MatmulPrecisionScope> products;
+    if (tf32) products.emplace(MatmulPrecision::tf32);
+    return forward();
+  }
+};
+
 struct Work {
+  Device device = cpu();
+
+  Work() = default;
+  explicit Work(const Json& options) : device(parse_device(options.value("device", "cpu"))) {}
   virtual ~Work() = default;
   virtual void step() = 0;
   virtual void save(const std::string& /*path*/) { throw std::runtime_error("this work has nothing to save"); }
@@ -59,25 +93,34 @@ struct GptStep : Work {
   optim::AdamW optimizer;
   Tensor ids, targets;
   bool in_backward;
-  float last = 0;
+  Precision precision;
+  Tensor last;  // the loss
 
   explicit GptStep(const Json& options)
-      : sizes(gpt_sizes(options)),
-        model(sizes),
+      : Work(options),
+        sizes(gpt_sizes(options)),
+        model(made(sizes, device)),
         optimizer(model.parameters(), {.lr = check_lr}),
-        ids(randint(0, sizes.vocabulary, {sizes.batch, sizes.length})),
-        targets(randint(0, sizes.vocabulary, {sizes.batch, sizes.length})),
-        in_backward(options.value("step in backward", false)) {
+        ids(randint(0, sizes.vocabulary, {sizes.batch, sizes.length}).to(device)),
+        targets(randint(0, sizes.vocabulary, {sizes.batch, sizes.length}).to(device)),
+        in_backward(options.value("step in backward", false)),
+        precision(options) {
     optimizer.step_in_backward(in_backward);
     if (options.contains("kept bytes")) set_kept_large_bytes(options.at("kept bytes"));
   }
 
+  static bench::Gpt made(const bench::GptSizes& sizes, Device device) {
+    bench::Gpt model(sizes);
+    model.to(device);
+    return model;
+  }
   void step() override {
-    const Tensor loss = model.loss(ids, targets);
+    const Tensor loss = precision([&] { return model.loss(ids, targets); });
     optimizer.zero_grad();
     loss.backward();
     if (!in_backward) optimizer.step();
-    last = loss.item<float>();
+    last = loss.detach();
+    if (device == cpu()) last.item<float>();  // a GPU is not waited for in each step
   }
   void save(const std::string& path) override {
     StateDict all = model.state_dict();
@@ -89,7 +132,7 @@ struct GptStep : Work {
     Json losses = Json::array();
     for (int i = 0; i < steps; ++i) {
       step();
-      losses.push_back(last);
+      losses.push_back(last.item<float>());
     }
     optimizer.set_lr(timed_lr);
     return losses;
@@ -122,19 +165,25 @@ struct AttentionStep : Work {
   layers::MultiHeadAttention layer;
   Tensor x, gradient, y;
   bool causal;
+  Precision precision;
 
   explicit AttentionStep(const Json& options)
-      : layer(options.at("width"), options.at("heads")), causal(options.value("causal", false)) {
+      : Work(options),
+        layer(options.at("width"), options.at("heads")),
+        causal(options.value("causal", false)),
+        precision(options) {
+    layer.to(device);
     const int64_t batch = options.at("batch"), length = options.at("length"), width = options.at("width");
     const Shape shape{batch, length, width};
-    x = randn(shape).set_requires_grad();
-    gradient = randn(shape);
+    x = randn(shape).to(device).set_requires_grad();
+    gradient = randn(shape).to(device);
   }
   void step() override {
     layer.zero_grad();
     x.zero_grad();
     y = {};
-    y = layer(x, {.mask = {}, .key_mask = {}, .causal = causal});
+    y = precision([&] { return layer(x, {.mask = {}, .key_mask = {}, .causal = causal}); });
+    if (gradient.dtype() != y.dtype()) gradient = gradient.to(y.dtype());
     y.backward(gradient);
   }
   void save(const std::string& path) override {
@@ -146,7 +195,7 @@ struct AttentionStep : Work {
   Json check(int steps) override {
     for (int i = 0; i < steps; ++i) step();
     if (steps == 0) return Json::array();
-    return {(y.detach() * gradient).sum().item<float>(), x.grad().norm().item<float>(),
+    return {(y.detach() * gradient).to(DType::f32).sum().item<float>(), x.grad().norm().item<float>(),
             layer.query.weight.grad().norm().item<float>()};
   }
 };
@@ -217,8 +266,19 @@ struct TinyAdd : Work {
 struct SquareProduct : Work {
   int64_t n;
   Tensor a, b;
-  explicit SquareProduct(const Json& options) : n(options.at("size")), a(randn({n, n})), b(randn({n, n})) {}
-  void step() override { const Tensor c = matmul(a, b); }
+  bool tf32;
+  explicit SquareProduct(const Json& options) : Work(options), n(options.at("size")) {
+    const Precision precision(options);
+    const DType dtype = precision.dtype.value_or(DType::f32);
+    a = randn({n, n}).to(device).to(dtype);
+    b = randn({n, n}).to(device).to(dtype);
+    tf32 = precision.tf32;
+  }
+  void step() override {
+    std::optional<MatmulPrecisionScope> products;
+    if (tf32) products.emplace(MatmulPrecision::tf32);
+    const Tensor c = matmul(a, b);
+  }
 };
 
 std::unique_ptr<Work> make_work(const Json& options) {
@@ -252,8 +312,10 @@ struct Worker {
 
   double timed_steps(int64_t steps) {
     if (!work) throw std::runtime_error("nothing is open");
+    synchronize(work->device);
     const auto begin = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < steps; ++i) work->step();
+    synchronize(work->device);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   Json answer(const Json& command) {
@@ -261,6 +323,7 @@ struct Worker {
     if (what == "hello") return {{"name", "Regard"}, {"version", version}, {"computing", cpu_report()}};
     if (what == "close") {
       work.reset();
+      empty_cache();
       return Json::object();
     }
     if (what == "open") {
@@ -274,6 +337,14 @@ struct Worker {
       Json reply = work->results();
       reply["seconds"] = seconds;
       return reply;
+    }
+    if (what == "memory" && work && work->device != cpu()) {
+      const Device device = work->device;
+      timed_steps(1);  // the state of its optimizer is there
+      reset_cuda_peak_memory(device);
+      const int64_t before = cuda_memory_stats(device).allocated;
+      timed_steps(command.at("steps"));
+      return {{"before_kib", before >> 10}, {"peak_kib", cuda_memory_stats(device).peak >> 10}, {"reset", true}};
     }
     if (what == "memory") {
       const bool reset = reset_peak();

@@ -67,6 +67,37 @@ def load_attention(layer, weights, prefix):
     layer.load_state_dict(state)
 
 
+class OnDevice:
+    """Where work is done, and in what precision: see regard_worker.cpp."""
+
+    def __init__(self, o):
+        self.device = torch.device(o.get("device", "cpu"))
+        self.precision = o.get("precision", "f32")
+        if self.precision not in ("f32", "tf32", "bf16"):
+            raise ValueError(f"no precision is called {self.precision}")
+        torch.set_float32_matmul_precision("high" if self.precision == "tf32" else "highest")  # f32 as everybody
+
+    def there(self, array):
+        return torch.from_numpy(array).to(self.device)
+
+    def forward(self):
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def synchronize(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def reset_peak(self):
+        """The GPU's bytes in tensors; from now on its peak is counted. None on the CPU."""
+        if self.device.type != "cuda":
+            return None
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return torch.cuda.memory_allocated(self.device)
+
+    def peak(self):
+        return torch.cuda.max_memory_allocated(self.device)
+
+
 def make_gpt(o):
     with torch.device("meta"):
         model = Gpt(o)
@@ -88,22 +119,25 @@ def make_gpt(o):
     return model, weights
 
 
-class GptStep:
+class GptStep(OnDevice):
     def __init__(self, o, compiled):
+        super().__init__(o)
         model, weights = make_gpt(o)
+        model.to(self.device)
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=check_lr, fused=True)
         self.model = torch.compile(model) if compiled else model
-        self.ids, self.targets = (torch.from_numpy(weights[name]) for name in ("ids", "targets"))
+        self.ids, self.targets = (self.there(weights[name]) for name in ("ids", "targets"))
 
     def step(self):
-        loss = self.model(self.ids, self.targets)
+        with self.forward():
+            loss = self.model(self.ids, self.targets)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        return loss.item()
+        return loss.detach() if self.device.type == "cuda" else loss.item()  # a GPU is not waited for in each step
 
     def check(self, steps):
-        losses = [self.step() for _ in range(steps)]
+        losses = [float(self.step()) for _ in range(steps)]
         for group in self.optimizer.param_groups:
             group["lr"] = timed_lr
         return losses
@@ -112,22 +146,27 @@ class GptStep:
         return {}
 
 
-class AttentionStep:
+class AttentionStep(OnDevice):
     def __init__(self, o, compiled):
+        super().__init__(o)
         weights = load_safetensors(o["load"])
         self.layer = Attention(o["width"], o["heads"])
         load_attention(self.layer, weights, "")
+        self.layer.to(self.device)
         self.call = torch.compile(self.layer) if compiled else self.layer
         self.causal = bool(o.get("causal"))
-        self.x = torch.from_numpy(weights["x"]).requires_grad_()
-        self.gradient = torch.from_numpy(weights["gradient"])
+        self.x = self.there(weights["x"]).requires_grad_()
+        self.gradient = self.there(weights["gradient"])
         self.y = None
 
     def step(self):
         self.layer.zero_grad(set_to_none=True)
         self.x.grad = None
         self.y = None
-        self.y = self.call(self.x, self.causal)
+        with self.forward():
+            self.y = self.call(self.x, self.causal)
+        if self.gradient.dtype != self.y.dtype:
+            self.gradient = self.gradient.to(self.y.dtype)
         self.y.backward(self.gradient)
 
     def check(self, steps):
@@ -137,7 +176,7 @@ class AttentionStep:
             return []
         width = self.x.shape[-1]
         return [
-            (self.y.detach() * self.gradient).sum().item(),
+            (self.y.detach() * self.gradient).float().sum().item(),
             self.x.grad.norm().item(),
             self.layer.qkv.weight.grad[:width].norm().item(),
         ]
@@ -201,9 +240,11 @@ class TinyAdd:
         return {}
 
 
-class SquareProduct:
+class SquareProduct(OnDevice):
     def __init__(self, o, compiled):
-        self.a, self.b = torch.randn(o["size"], o["size"]), torch.randn(o["size"], o["size"])
+        super().__init__(o)
+        dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
+        self.a, self.b = (torch.randn(o["size"], o["size"], device=self.device, dtype=dtype) for _ in range(2))
 
     def step(self):
         torch.mm(self.a, self.b)
@@ -228,7 +269,6 @@ class Peer:
     def __init__(self, name, threads):
         torch.set_num_threads(threads)
         torch.set_num_interop_threads(1)
-        torch.set_float32_matmul_precision("highest")  # f32, as everybody
         torch.manual_seed(1)
         self.compiled = name == "torch.compile"
 
@@ -238,4 +278,9 @@ class Peer:
 
     def open(self, options):
         torch._dynamo.reset()
+        self.close()
         return works[options["work"]](options, self.compiled)
+
+    def close(self):
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

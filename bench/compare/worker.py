@@ -3,6 +3,7 @@
 usage: worker.py PEER THREADS [COMMAND], with PEER one of the keys of `peers` below; started by peers.py in the peers'
 virtual environment. With a command as an argument it answers that one and ends.
 """
+import gc
 import importlib
 import json
 import os
@@ -38,9 +39,14 @@ class Worker:
         if self.work is None:
             raise RuntimeError("nothing is open")
         step = self.work.step
+        wait = getattr(self.work, "synchronize", None)
+        if wait:
+            wait()
         begin = time.perf_counter()
         for _ in range(steps):
             step()
+        if wait:
+            wait()
         return time.perf_counter() - begin
 
     def answer(self, command):
@@ -49,14 +55,22 @@ class Worker:
             return self.peer.hello()
         if what == "close":
             self.work = None
+            gc.collect()
+            getattr(self.peer, "close", lambda: None)()
             return {}
         if what == "open":
             self.work = None
+            gc.collect()
             self.work = self.peer.open(command)
             return {"check": self.work.check(command.get("check", 0))}
         if what == "run":
             seconds = self.timed_steps(command["steps"])
             return {**self.work.results(), "seconds": seconds}
+        if what == "memory" and getattr(self.work, "device", None) is not None and self.work.device.type == "cuda":
+            self.timed_steps(1)  # the state of its optimizer is there
+            before = self.work.reset_peak()
+            self.timed_steps(command["steps"])
+            return {"before_kib": before >> 10, "peak_kib": self.work.peak() >> 10, "reset": True}
         if what == "memory":
             reset = reset_peak()
             before = status_kib("VmRSS")

@@ -10,7 +10,6 @@
 #include <regard/autograd/ops/projection.hpp>
 #include <regard/regard.hpp>
 
-#include "../cuda_host/fibers.hpp"
 #include "both_devices.hpp"
 
 namespace autocast_test {
@@ -382,7 +381,7 @@ TEST_CASE("cuda autocast: a GPT learns in bf16 and f16 as in f32, with f32 weigh
   }
 }
 
-TEST_CASE("cuda grad scaler: an overflow in f16 leaves the step out and halves the scale; one wait a step") {
+TEST_CASE("cuda grad scaler: an overflow in f16 leaves the step out and halves the scale") {
   const Tensor w = on_gpu({4, 4}, 1).set_requires_grad(), x = on_gpu({3, 4}, 2);
   optim::AdamW optimizer({w}, {.lr = 0.01});
   optim::GradScaler scaler({.init_scale = 0x1p20});
@@ -397,10 +396,8 @@ TEST_CASE("cuda grad scaler: an overflow in f16 leaves the step out and halves t
       loss = linear(x, w).sum();
     }
     scaler.scale(loss).backward();  // 2^20 and its like are infinite in f16
-    const size_t waits = cuda_host::waits();
     stepped = scaler.step(optimizer);
     scaler.update();
-    CHECK(cuda_host::waits() - waits == 1);
     if (stepped) break;
     CHECK(w.to_vector<float>() == before);
     CHECK(scaler.current_scale() == scale / 2);

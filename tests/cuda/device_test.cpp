@@ -8,7 +8,6 @@
 #include <regard/autograd/cuda.hpp>
 #include <regard/regard.hpp>
 
-#include "../cuda_host/fibers.hpp"
 #include "../test_folder.hpp"
 
 namespace device_test {
@@ -18,17 +17,19 @@ using Catch::Matchers::Contains;
 
 TEST_CASE("device: there is one, and its names are read") {
   CHECK(cuda_is_available());
-  CHECK(cuda_device_count() == 1);
+  CHECK(cuda_device_count() >= 1);
   CHECK(why_no_cuda().empty());
   CHECK(parse_device("cpu") == cpu());
   CHECK(parse_device("cuda") == cuda());
   CHECK(parse_device("cuda:0") == cuda(0));
   CHECK(to_string(cuda(0)) == "cuda:0");
-  CHECK_THROWS_WITH(parse_device("cuda:1"), Contains("there is no device cuda:1") && Contains("cuda:0"));
+  const int beyond = cuda_device_count();
+  CHECK_THROWS_WITH(parse_device("cuda:" + std::to_string(beyond)),
+                    Contains("there is no device cuda:" + std::to_string(beyond)) && Contains("cuda:0"));
   for (const char* text : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:100", "", "CUDA"})
     CHECK_THROWS_AS(parse_device(text), DeviceError);
-  CHECK_THROWS_AS(zeros({2}, cuda(3)), DeviceError);
-  CHECK_THROWS_AS(ones({2}).to(cuda(3)), DeviceError);
+  CHECK_THROWS_AS(zeros({2}, cuda(beyond)), DeviceError);
+  CHECK_THROWS_AS(ones({2}).to(cuda(beyond)), DeviceError);
 }
 
 TEST_CASE("device: to() copies there and back, with any strides and dtype") {
@@ -103,9 +104,9 @@ TEST_CASE("device: memory is counted, and what is missing is said") {
   const CudaMemoryStats after = cuda_memory_stats();
   CHECK(after.allocated == before.allocated);
   CHECK(after.peak - before.allocated >= 4000);
-  cuda_host::set_capacity(1 << 20);
-  CHECK_THROWS_WITH(zeros({1 << 20}, cuda()), Contains("out of memory on cuda:0") && Contains("4194304 bytes"));
-  cuda_host::set_capacity(size_t{4} << 30);
+  // 256 TiB: no GPU has them.
+  CHECK_THROWS_WITH(zeros({int64_t{1} << 46}, cuda()),
+                    Contains("out of memory on cuda:0") && Contains("281474976710656 bytes"));
   CHECK(zeros({1 << 20}, cuda()).numel() == 1 << 20);
 }
 
@@ -137,7 +138,7 @@ TEST_CASE("device: a layer moves behind every handle and back, and its state is 
   linear.to(cpu());
   CHECK(handle.device() == cpu());
   CHECK(linear(x).to_vector<float>() == right);
-  CHECK_THROWS_AS(linear.to(cuda(9)), DeviceError);
+  CHECK_THROWS_AS(linear.to(cuda(99)), DeviceError);
   CHECK(handle.device() == cpu());
 }
 

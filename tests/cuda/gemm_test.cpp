@@ -1,8 +1,6 @@
-// Matrix products on a GPU: against the CPU's, over sizes, strides and batches, with all epilogues; and how cuBLASLt is
-// asked for them. The test's stand-in for it checks its arguments.
+// Matrix products on a GPU: against the CPU's, over sizes, strides and batches, with all epilogues.
+// How cuBLASLt is asked for them: host_gemm_test.cpp.
 #include <catch2/catch.hpp>
-
-#include <cublasLt.h>
 
 #include <cmath>
 #include <limits>
@@ -10,63 +8,19 @@
 #include <thread>
 #include <vector>
 
-#include <regard/autograd/backend/cuda/cublas.hpp>
 #include <regard/autograd/backend/cuda/gemm_batch.hpp>
-#include <regard/autograd/backend/cuda/runtime.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/regard.hpp>
+
+#include "gemm_problems.hpp"
 
 namespace gemm_test {
 
 using namespace regard;
-using Catch::Matchers::Contains;
+using namespace gemm_problems;
+using gemm_problems::nan;  // and not the C library's function
 
 namespace {
-
-constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-constexpr DType dtypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
-
-Tensor numbers(int64_t count, DType dtype, uint64_t seed) {
-  Generator generator(seed);
-  if (element_size(dtype) == 2) return randn({count}, DType::f32, generator).to(dtype);
-  return randn({count}, dtype, generator);
-}
-
-std::vector<double> values(const Tensor& x) { return x.to(cpu()).to(DType::f64).to_vector<double>(); }
-
-// The largest difference between corresponding elements; NaN is like NaN.
-double difference(const Tensor& x, const Tensor& y) {
-  const std::vector<double> left = values(x), right = values(y);
-  REQUIRE(left.size() == right.size());
-  double largest = 0;
-  for (size_t i = 0; i < left.size(); ++i) {
-    if (std::isnan(left[i]) && std::isnan(right[i])) continue;
-    if (!(std::abs(left[i] - right[i]) <= largest)) largest = std::abs(left[i] - right[i]);  // NaN is the largest
-    if (std::isnan(largest)) return std::numeric_limits<double>::infinity();
-  }
-  return largest;
-}
-
-// Of sums of k products of numbers of size 1. 16 bits: a few roundings of the result, which is up to some times its
-// standard deviation.
-double tolerance(DType dtype, int64_t k) {
-  const double size = 4 + std::sqrt(static_cast<double>(k)) * 2;
-  switch (dtype) {
-    case DType::f64:
-      return 1e-14 * size;
-    case DType::bf16:
-      return 0x1p-8 * 2 * size;
-    case DType::f16:
-      return 0x1p-11 * 2 * size;
-    default:
-      return 2e-6 * size;
-  }
-}
-
-// What the CPU computes with where the GPU is given `dtype`: 16 bits widened.
-DType computed_in(DType dtype, Device device) {
-  return element_size(dtype) == 2 && device == cpu() ? DType::f32 : dtype;
-}
 
 struct Strides2 {
   int64_t row, column;
@@ -257,46 +211,6 @@ TEST_CASE("cuda gemm: a batch's runs") {
 
 namespace {
 
-struct Wanted {
-  bool bias = false, before = false, residual = false;
-  std::optional<UnaryOp> activation = {};
-  std::optional<BinaryOp> activation_grad = {};
-  std::optional<UnaryOp> activation_again = {};
-  int64_t bias_stride = 1, bias_shift = 0;
-};
-
-void check_epilogue(DType dtype, int64_t m, int64_t n, int64_t k, const Wanted& w) {
-  CAPTURE(dtype, m, n, k, w.bias, w.before, w.residual, w.activation.has_value(), w.activation_grad.has_value(),
-          w.activation_again.has_value(), w.bias_stride, w.bias_shift);
-  const Tensor a = numbers(std::max<int64_t>(m * k, 1), dtype, 1), b = numbers(std::max<int64_t>(k * n, 1), dtype, 2);
-  const Tensor bias = numbers(w.bias_shift + (n - 1) * w.bias_stride + 1, dtype, 3), x = numbers(m * n, dtype, 4);
-  const Tensor residual = numbers(m * n, dtype, 5);
-  const auto run = [&, given = dtype](Device device) {
-    const DType dtype = computed_in(given, device);
-    const auto there = [&](const Tensor& t) { return t.to(dtype).to(device); };
-    const Tensors in{there(a), there(b), there(bias), there(x), there(residual)};
-    const Tensors out{full({m * n}, nan, dtype).to(device), full({m * n}, nan, dtype).to(device),
-                      full({m * n}, nan, dtype).to(device)};
-    GemmEpilogue e{.bias_stride = w.bias_stride,
-                   .activation = w.activation,
-                   .activation_grad = w.activation_grad,
-                   .activation_again = w.activation_again};
-    if (w.bias) e.bias = static_cast<char*>(in[2].raw_data()) + w.bias_shift * element_size(dtype);
-    if (w.before) e.before = out[1].raw_data();
-    if (w.activation_grad || w.activation_again) e.x = in[3].raw_data();
-    if (w.activation_again) e.activated = out[2].raw_data();
-    if (w.residual) e.residual = in[4].raw_data();
-    kernels(device).gemm_epilogue(dtype, m, n, k, in[0].raw_data(), k, 1, in[1].raw_data(), 1, k, out[0].raw_data(), e);
-    return out;
-  };
-  const Tensors expected = run(cpu()), got = run(cuda());
-  for (size_t i = 0; i < 3; ++i) {
-    CAPTURE(i);
-    // 16 bits: the product is rounded before it is multiplied by a gradient, and again after.
-    CHECK(difference(expected[i], got[i]) <= (element_size(dtype) == 2 ? 8 : 3) * tolerance(dtype, k));
-  }
-}
-
 constexpr UnaryOp activations[] = {UnaryOp::relu, UnaryOp::gelu,    UnaryOp::gelu_tanh,
                                    UnaryOp::silu, UnaryOp::sigmoid, UnaryOp::tanh};
 constexpr BinaryOp gradients[] = {BinaryOp::relu_grad_y, BinaryOp::gelu_grad_x,    BinaryOp::gelu_tanh_grad_x,
@@ -334,113 +248,19 @@ TEST_CASE("cuda gemm: epilogues, in all combinations") {
                   ValueError);
 }
 
-TEST_CASE("cuda gemm: biases, dense or not, and where cuBLASLt cannot add them") {
-  const auto all = [] {
-    for (DType dtype : dtypes)
-      for (int64_t n : {1, 4, 9})
-        for (int64_t k : {0, 6}) {
-          check_epilogue(dtype, 5, n, k, {.bias = true});
-          check_epilogue(dtype, 1, n, k, {.bias = true, .bias_shift = 1});
-          check_epilogue(dtype, 5, n, k, {.bias = true, .residual = true, .bias_stride = 3});
-          check_epilogue(dtype, 5, n, k, {.bias = true, .bias_stride = 0});
-          check_epilogue(dtype, 5, n, k, {.before = true, .residual = true});
-          check_epilogue(dtype, 5, n, k, {.residual = true});
-        }
-  };
-  const int64_t before = cuda_host::blas_counts().with_bias;
-  all();
-  const int64_t with = cuda_host::blas_counts().with_bias;
-  CHECK(with == before + 4 * 3 * 4);
-  cuda_host::set_blas_bias(false);
-  all();
-  // Products of kinds seen before keep their algorithm: these are new.
-  for (DType dtype : dtypes) {
-    const int64_t former = cuda_host::blas_counts().with_bias;
-    check_epilogue(dtype, 11, 13, 6, {.bias = true});
-    check_epilogue(dtype, 11, 13, 6, {.bias = true, .before = true, .activation = UnaryOp::silu, .bias_stride = 2});
-    CHECK(cuda_host::blas_counts().with_bias == former);
-  }
-  cuda_host::set_blas_bias(true);
-}
+TEST_CASE("cuda gemm: biases, dense or not, and where cuBLASLt cannot add them") { check_biases(); }
 
-// ---- How cuBLASLt is asked
-
-namespace {
-
-Tensor product(const Tensor& a, const Tensor& b) {  // of dense matrices on a GPU
-  const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
-  const Tensor c = full({m, n}, nan, a.dtype()).to(cuda());
-  kernels(c).gemm(a.dtype(), m, n, k, 1, a.raw_data(), k, 1, b.raw_data(), n, 1, 0, c.raw_data(), n, 1, {});
-  return c.to(cpu());
-}
-Tensor matrix(int64_t rows, int64_t columns, uint64_t seed) {
-  return numbers(rows * columns, DType::f32, seed).view({rows, columns});
-}
-
-}  // namespace
-
-TEST_CASE("cuda gemm: tf32 and bf16 where they are asked for, and only there") {
-  const Tensor a = matrix(8, 40, 1), b = matrix(40, 12, 2);
-  const auto exact = [](const Tensor& x, const Tensor& y) { return matmul(x.to(DType::f64), y.to(DType::f64)); };
-  const auto to_bf16 = [](const Tensor& x) { return x.to(DType::bf16).to(DType::f32); };
-  const auto to_tf32 = [](const Tensor& x) {
-    std::vector<float> numbers = x.to_vector<float>();
-    for (float& number : numbers) {
-      const float scaled = std::ldexp(1.0F, std::ilogb(number) - 10);
-      number = std::nearbyint(number / scaled) * scaled;
-    }
-    return from_vector<float>(numbers, x.shape());
-  };
+TEST_CASE("cuda gemm: tf32 and bf16 are within their precision, and nothing is without being asked") {
+  const Tensor a = matrix(64, 40, 1), b = matrix(40, 48, 2);
+  const Tensor exact = matmul(a.to(DType::f64), b.to(DType::f64));
   const auto of = [&](MatmulPrecision precision) {
     const MatmulPrecisionScope scope(precision);
-    return product(a.to(cuda()), b.to(cuda()));
+    return difference(product(a.to(cuda()), b.to(cuda())), exact);
   };
-  CHECK(difference(product(a.to(cuda()), b.to(cuda())), exact(a, b)) < 1e-5);
-  CHECK(difference(of(MatmulPrecision::f32), exact(a, b)) < 1e-5);
-  CHECK(difference(of(MatmulPrecision::tf32), exact(to_tf32(a), to_tf32(b))) < 1e-5);
-  CHECK(difference(of(MatmulPrecision::tf32), exact(a, b)) > 1e-4);
-  CHECK(difference(of(MatmulPrecision::bf16), exact(to_bf16(a), to_bf16(b))) < 1e-5);
-  CHECK(difference(of(MatmulPrecision::bf16), exact(a, b)) > 1e-3);
-  const Tensor wide = a.to(DType::f64), other = b.to(DType::f64);
-  const MatmulPrecisionScope scope(MatmulPrecision::bf16);
-  CHECK(difference(product(wide.to(cuda()), other.to(cuda())), matmul(wide, other)) < 1e-13);
-}
-
-TEST_CASE("cuda gemm: an algorithm is chosen once for each kind of product") {
-  const Tensor a = matrix(3, 19, 1).to(cuda()), b = matrix(19, 5, 2).to(cuda());
-  const auto choices = [&](const Tensor& left, int64_t m, const Tensor& c, const Tensor& bias) {
-    const int64_t before = cuda_host::blas_counts().choices;
-    kernels(c).gemm_epilogue(DType::f32, m, 5, 19, left.raw_data(), 19, 1, b.raw_data(), 5, 1, c.raw_data(),
-                             {.bias = bias.raw_data()});
-    return cuda_host::blas_counts().choices - before;
-  };
-  const auto shifted = [](const Tensor& x, int64_t by) {
-    const Tensor more = zeros({x.numel() + by}).to(cuda());
-    return make_view(more, x.shape(), contiguous_strides(x.shape()), by);
-  };
-  const Tensor c = zeros({3, 5}).to(cuda()), bias = zeros({8}).to(cuda());
-  CHECK(choices(a, 3, c, bias) == 1);
-  CHECK(choices(a, 3, c, bias) == 0);
-  CHECK(choices(a, 2, c, bias) == 1);
-  for (int i = 0; i < 2; ++i) {  // aligned to 4 bytes instead of 16
-    CHECK(choices(shifted(a, 1), 3, c, bias) == (i == 0 ? 1 : 0));
-    CHECK(choices(a, 3, shifted(c, 1), bias) == (i == 0 ? 1 : 0));
-  }
-  const Tensor first = zeros({16}).to(cuda());  // aligned to 64 bytes: at the end of a page
-  CHECK(choices(a, 3, c, first) == 1);
-  CHECK(choices(a, 3, c, bias) == 0);
-  {
-    const MatmulPrecisionScope scope(MatmulPrecision::tf32);
-    CHECK(choices(a, 3, c, bias) == 1);
-  }
-  CHECK(choices(a, 3, c, bias) == 0);
-}
-
-TEST_CASE("cuda gemm: deep products have a workspace") {
-  const Tensor a = matrix(4, 2048, 1), b = matrix(2048, 4, 2);
-  const int64_t before = cuda_host::blas_counts().with_workspace;
-  for (int i = 0; i < 2; ++i) CHECK(difference(product(a.to(cuda()), b.to(cuda())), matmul(a, b)) < 2e-4);
-  CHECK(cuda_host::blas_counts().with_workspace == before + 2);
+  CHECK(difference(product(a.to(cuda()), b.to(cuda())), exact) < 2e-5);
+  CHECK(of(MatmulPrecision::f32) < 2e-5);
+  CHECK(of(MatmulPrecision::tf32) < 0.03);
+  CHECK(of(MatmulPrecision::bf16) < 0.25);
 }
 
 TEST_CASE("cuda gemm: from several threads") {
@@ -462,44 +282,6 @@ TEST_CASE("cuda gemm: from several threads") {
     });
   for (std::thread& thread : threads) thread.join();
   for (double error : errors) CHECK(error < 1e-5);
-}
-
-TEST_CASE("cuda gemm: bf16 and f16 operands, summed in f32") {
-  const int64_t m = 5, n = 6, k = 40;
-  const Tensor a = matrix(k, m, 1), b = matrix(k, n, 2),
-               bias = matrix(1, m, 3);  // by columns: [m, k], transposed [n, k]
-  for (DType dtype : {DType::bf16, DType::f16}) {
-    const auto rounded = [&](const Tensor& x) { return x.to(dtype); };
-    const Tensor left = rounded(a).to(cuda()), right = rounded(transpose(b, 0, 1).contiguous()).to(cuda());
-    const Tensor added = rounded(bias).to(cuda()), d = empty({n, m}, dtype).to(cuda());
-    cuda_backend::BlasProduct p{.dtype = dtype, .rows = m, .columns = n, .depth = k};
-    p.a = {left.raw_data(), m};
-    p.b = {right.raw_data(), k};
-    p.c = p.d = d.raw_data();
-    p.leading = m;
-    p.bias = added.raw_data();
-    REQUIRE(cuda_backend::blas_multiply("test", cuda_backend::stream_of(d), p));
-    const auto wide = [&](const Tensor& x) { return x.to(dtype).to(DType::f64); };
-    const Tensor expected = matmul(wide(transpose(b, 0, 1)), wide(a)) + wide(bias);
-    CHECK(difference(d, expected) < (dtype == DType::bf16 ? 0.07 : 0.009));
-  }
-}
-
-TEST_CASE("cuda gemm: what cuBLASLt refuses is an error that names the op") {
-  const Tensor x = matrix(4, 4, 1).to(cuda());
-  cuda_backend::BlasProduct p{.rows = 4, .columns = 4, .depth = 4};
-  p.a = {x.raw_data(), 3};
-  p.b = {x.raw_data(), 4};
-  const Tensor d = zeros({4, 4}).to(cuda());
-  p.c = p.d = d.raw_data();
-  p.leading = 4;
-  CHECK_THROWS_WITH(cuda_backend::blas_multiply("product", cuda_backend::stream_of(x), p),
-                    Contains("product: cuBLASLt: matrix a: the leading dimension 3 is below the rows, 4"));
-  p.a.leading = 5;
-  CHECK_THROWS_WITH(cuda_backend::blas_multiply("product", cuda_backend::stream_of(x), p),
-                    Contains("76 bytes reach beyond its buffer, which has 64 left"));
-  p.dtype = DType::i64;
-  CHECK_THROWS_AS(cuda_backend::blas_multiply("product", cuda_backend::stream_of(x), p), DTypeError);
 }
 
 }  // namespace gemm_test

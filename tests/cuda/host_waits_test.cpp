@@ -38,4 +38,17 @@ TEST_CASE("cuda host: steps do not wait for the GPU, and clipping waits once for
   CHECK(waits_of([&] { clip_grad_value(parameters, 0.1); }) == 0);
 }
 
+TEST_CASE("cuda host: a gradient scaler waits once a step") {
+  const Tensor w = ones({4, 4}).to(cuda()).set_requires_grad();
+  AdamW optimizer({w});
+  GradScaler scaler;
+  for (int step = 0; step < 2; ++step) {
+    w.set_grad(ones({4, 4}).to(cuda()));
+    const size_t before = cuda_host::waits();
+    CHECK(scaler.step(optimizer));
+    scaler.update();
+    CHECK(cuda_host::waits() - before == 1);
+  }
+}
+
 }  // namespace host_waits_test
