@@ -48,7 +48,10 @@ prepare() {
   )
   rm -f "$1"/*.deb
   (cd "$1" && apt-get download "${names[@]}") || return 1
-  (($(find "$1" -name '*.deb' | wc -l) == ${#names[@]})) || { echo "some of ${names[*]} are missing" >&2; return 1; }
+  if (($(find "$1" -name '*.deb' | wc -l) != ${#names[@]})); then
+    echo "some of ${names[*]} are missing" >&2
+    return 1
+  fi
   du -sh "$1"
 }
 
@@ -86,14 +89,14 @@ machine() {
   say "$(nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader 2>&1 | head -4)"
   say "$(c++ --version 2>&1 | head -1); $(cmake --version 2>&1 | head -1); nvcc at ${nvcc:-nowhere}:" \
       "$("${nvcc:-nvcc}" --version 2>&1 | grep release)"
-  say "$(python3 -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__, torch.cuda.is_available())' 2>&1 | tail -1)"
+  say "$(python3 -c 'import torch; print("torch", torch.__version__, "GPU:", torch.cuda.is_available())' 2>&1 | tail -1)"
 }
 
 # ---- The build
 
 find_nvcc() {
   local path
-  for path in "$(command -v nvcc)" "${CUDACXX:-}" /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc /opt/cuda/bin/nvcc; do
+  for path in "${CUDACXX:-}" "$(command -v nvcc)" /usr/local/cuda{,-*}/bin/nvcc /opt/cuda/bin/nvcc; do
     [[ -x $path ]] && { echo "$path"; return; }
   done
 }
@@ -106,7 +109,7 @@ find_cublas() {
   header=$(find -L "$toolkit" -name cublasLt.h 2>/dev/null | head -1)
   [[ -n $found && -n $header ]] && return
   local folders
-  folders=$(python3 -c 'import site, sys; print(*[p + "/nvidia" for p in sys.path if p.endswith("-packages")], sep="\n")' 2>/dev/null)
+  folders=$(python3 -c 'import sys; print(*[p + "/nvidia" for p in sys.path if p.endswith("-packages")])' 2>/dev/null)
   # shellcheck disable=SC2086
   [[ -n $found ]] || found=$(find -L $folders -name 'libcublasLt.so*' 2>/dev/null | head -1)
   # shellcheck disable=SC2086
@@ -127,7 +130,11 @@ build_all() {
   if [[ -n $packages ]]; then
     local there=$build/packages usr=$build/packages/usr
     local lib=$usr/lib/x86_64-linux-gnu
-    unpack "$packages" "$there" >>"$log" 2>&1 || { tail -3 "$log"; verdict failed build "packages: see build.log"; return; }
+    if ! unpack "$packages" "$there" >>"$log" 2>&1; then
+      tail -3 "$log"
+      verdict failed build "packages: see build.log"
+      return
+    fi
     arguments+=("-DCMAKE_PREFIX_PATH=$usr" "-Dhwy_DIR=$lib/cmake/hwy" "-Dbenchmark_DIR=$lib/cmake/benchmark"
       "-Dnlohmann_json_DIR=$usr/share/cmake/nlohmann_json" "-DCatch2_DIR=$usr/lib/cmake/Catch2"
       "-DBoost_DIR=$(echo "$lib"/cmake/Boost-*)" -DBoost_USE_STATIC_LIBS=ON
@@ -214,8 +221,8 @@ run_sanitizer() {
   built sanitizer tests/regard_gpu_tests || return
   local path
   sanitizer=
-  for path in "$(command -v compute-sanitizer)" "$(dirname "$nvcc")/compute-sanitizer" /usr/local/cuda*/bin/compute-sanitizer \
-    /usr/local/cuda*/compute-sanitizer/compute-sanitizer; do
+  for path in "$(command -v compute-sanitizer)" "$(dirname "$nvcc")/compute-sanitizer" \
+    /usr/local/cuda*/bin/compute-sanitizer /usr/local/cuda*/compute-sanitizer/compute-sanitizer; do
     [[ -x $path ]] && sanitizer=$path && break
   done
   [[ -n $sanitizer ]] || { verdict failed sanitizer "compute-sanitizer was not found"; return; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Regard beside PyTorch on one GPU: attention and training steps of the comparison's rows, and GPT-2 124M at batch 32 and
-1024 tokens in bf16. Milliseconds, tokens a second, the share of the GPU's matrix rate, which is measured in the same run,
-and the most memory. Writes gpu.json, after each row anew, and gpu.md to --out.
+"""Regard beside PyTorch on one GPU: attention and training steps of the comparison's rows, and GPT-2 124M at batch 32
+and 1024 tokens in bf16. Milliseconds, tokens a second, the share of the GPU's matrix rate, which is measured in the same
+run, and the most memory. Writes gpu.json, after each row anew, and gpu.md to --out.
 
 usage: gpu.py --worker build/bench/regard_worker --out FOLDER [options]; needs a Python with PyTorch and NumPy, and a
 Regard built with REGARD_CUDA=ON. Contenders work one after the other, so that each has all of the GPU's memory.

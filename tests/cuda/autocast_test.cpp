@@ -163,7 +163,9 @@ TEST_CASE("cuda autocast: norms, losses, sums and the like are in f32") {
       {"rsqrt", [](const Tensor& x) { return rsqrt(x); }},
       {"reciprocal", [](const Tensor& x) { return reciprocal(x); }},
       {"number / tensor", [](const Tensor& x) { return 2 / x; }},
-      {"pow", [&](const Tensor& x) { return pow(x, target) + pow(x, 1.5) + pow(2, x); }},
+      {"pow", [&](const Tensor& x) { return pow(x, target); }},
+      {"pow of a number", [](const Tensor& x) { return pow(x, 1.5); }},
+      {"number to a power", [](const Tensor& x) { return pow(2, x); }},
   };
   for (DType dtype : halves)
     for (const auto& [name, f] : functions) {
