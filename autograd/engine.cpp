@@ -274,6 +274,8 @@ class Run final : private GradientSums {
     check<ShapeError>(replaced.shape() == grad.shape() && replaced.dtype() == grad.dtype(), "hook",
                       "it returned a gradient of shape ", replaced.shape(), " and dtype ", replaced.dtype(),
                       " in place of ", grad.shape(), ", ", grad.dtype());
+    check<DeviceError>(replaced.device() == grad.device(), "hook", "it returned a gradient on ", replaced.device(),
+                       " in place of one on ", grad.device(), ": bring it there with to()");
     grad = options_.create_graph || !replaced.requires_grad() ? std::move(replaced) : replaced.detach();
   }
 
@@ -460,10 +462,15 @@ class Run final : private GradientSums {
 
   // Brings a gradient from the broadcast shape to the input's, and checks it.
   static void fit(const Node& node, const Edge& edge, size_t input, Tensor& grad) {
-    const Shape& shape = edge.leaf ? edge.leaf->shape : edge.node->output(edge.output_index).shape;
-    DType dtype = edge.leaf ? edge.leaf->dtype : edge.node->output(edge.output_index).dtype;
+    const Node::OutputInfo* info = edge.leaf ? nullptr : &edge.node->output(edge.output_index);
+    const Shape& shape = info ? info->shape : edge.leaf->shape;
+    const DType dtype = info ? info->dtype : edge.leaf->dtype;
+    const Device device = info ? info->device : edge.leaf->storage->device();
     check<DTypeError>(grad.dtype() == dtype, node.name(), "its gradient for input ", input, " has dtype ", grad.dtype(),
                       "; the input has ", dtype);
+    check<DeviceError>(grad.device() == device, node.name(), "its gradient for input ", input, " is on ", grad.device(),
+                       "; the input is on ", device,
+                       ": bring it there with to(), and where a layer moved since, compute the loss again");
     if (grad.shape() == shape) return;
     check<ShapeError>(broadcastable_to(shape, grad.shape()), node.name(), "its gradient for input ", input,
                       " has shape ", grad.shape(), "; the input has ", shape);

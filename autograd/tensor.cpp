@@ -351,6 +351,12 @@ void check_floating(const char* op, const char* argument, const Tensor& x) {
   check<DTypeError>(computes(x.dtype(), x.device()), op, "argument '", argument, "' is ", x.dtype(),
                     "; it computes in f32 or f64: convert with to(DType::f32)");
 }
+void check_trainable(const char* op, const char* argument, const Tensor& x) {
+  check_defined(op, argument, x);
+  check<DTypeError>(x.dtype() == DType::f32 || x.dtype() == DType::f64, op, "argument '", argument, "' is ", x.dtype(),
+                    "; what is trained is f32 or f64: convert with to(DType::f32), and compute in 16 bits inside of an "
+                    "AutocastScope");
+}
 void check_integer(const char* op, const char* argument, const Tensor& x) {
   check_defined(op, argument, x);
   check<DTypeError>(x.dtype() == DType::i64, op, "argument '", argument, "' is ", x.dtype(),

@@ -373,11 +373,13 @@ int64_t check_dim(const char* op, const Tensor& x, int64_t dim);
 int64_t check_dim(const char* op, const Shape& shape, int64_t dim);
 /// UndefinedTensor arguments: a ValueError naming op and argument.
 void check_defined(const char* op, const char* argument, const Tensor& x);
-/// f32 or f64, else a DTypeError that says to().
 /// Whether ops compute with elements of this dtype on the device: f32 and f64 anywhere, bf16 and f16 on a GPU, where
 /// sums are kept in f32.
 bool computes(DType dtype, Device device);
+/// A dtype that ops compute with on x's device, else a DTypeError that says to().
 void check_floating(const char* op, const char* argument, const Tensor& x);
+/// What is trained, and its gradient: f32 or f64 on every device, else a DTypeError that says to().
+void check_trainable(const char* op, const char* argument, const Tensor& x);
 void check_integer(const char* op, const char* argument, const Tensor& x);
 void check_same_device(const char* op, const Tensor& a, const Tensor& b);
 /// In-place writes: a GraphError where the graph forbids them, a ValueError where elements alias.

@@ -159,8 +159,14 @@ void Layer::to(DType dtype) {
 
 void Layer::to(Device device) {
   if (device.kind == Device::Kind::cuda) need_cuda("to", device);  // before anything is moved
-  each_parameter(*this, [&](const std::string&, Parameter& parameter) { parameter.move_to(device); });
-  each_buffer(*this, [&](const std::string&, Buffer& buffer) { buffer.move_to(device); });
+  // All is copied before anything is put in place: where memory runs out, the layer stays as it was.
+  std::vector<std::pair<OwnedTensor*, Tensor>> moved;
+  const auto copy = [&](const std::string&, OwnedTensor& tensor) {
+    if (!(tensor.device() == device)) moved.emplace_back(&tensor, tensor.detach().to(device));
+  };
+  each_parameter(*this, copy);
+  each_buffer(*this, copy);
+  for (auto& [tensor, elements] : moved) tensor->replace(elements);
   Walk walk;
   walk.on_layer = [&](const std::string&, Layer& layer) { layer.moved_to(device); };
   walk.run(*this);

@@ -114,8 +114,9 @@ struct Layer {
 
   /// Casts every floating parameter and buffer to f32 or f64, behind all handles; gradients are dropped.
   void to(DType dtype);
-  /// Moves every parameter and buffer, `model.to(cuda())`, behind all handles; gradients are dropped. An optimizer that
-  /// has stepped keeps its state where it was, and says so at its next step: move the model first.
+  /// Moves every parameter and buffer, `model.to(cuda())`, behind all handles; gradients are dropped. All of them or,
+  /// on an error, such as too little memory there, none. An optimizer that has stepped keeps its state where it was,
+  /// and says so at its next step: move the model first.
   void to(Device device);
   /// Where its first parameter or buffer is; the CPU for a layer without any.
   Device device() const;

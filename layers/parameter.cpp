@@ -62,7 +62,7 @@ void check_no_graph(const Tensor& value) {
 }  // namespace
 
 Parameter::Parameter(const Tensor& value) {
-  check_floating("Parameter", "value", value);
+  check_trainable("Parameter", "value", value);
   check_no_graph(value);
   tensor_ = own("Parameter", value);
   tensor_.set_requires_grad();
@@ -77,7 +77,7 @@ Parameter& Parameter::operator=(const Tensor& value) {
                                       : std::string());
   check_no_graph(value);
   if (!tensor_.defined()) {
-    check_floating("Parameter", "value", value);
+    check_trainable("Parameter", "value", value);
     NoGrad no_grad;
     tensor_ = value.detach().clone();
     tensor_.set_requires_grad();

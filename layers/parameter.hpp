@@ -69,6 +69,8 @@ class OwnedTensor {
   void cast(DType dtype);
   /// Moves in place, likewise.
   void move_to(Device device);
+  /// Puts other elements, of its shape, behind every handle. The gradient is dropped.
+  void replace(const Tensor& elements);
 
  protected:
   OwnedTensor() = default;
@@ -79,8 +81,6 @@ class OwnedTensor {
   /// A value of its own: a copy of the elements of `value`.
   static Tensor own(const char* what, const Tensor& value);
   void write(const char* what, const Tensor& value);
-  /// Puts other elements behind every handle.
-  void replace(const Tensor& elements);
 
   Tensor tensor_;
 };

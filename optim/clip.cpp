@@ -51,7 +51,11 @@ Tensor clip_grad_norm_on_device(const Tensors& parameters, double max_norm) {
   check<ValueError>(max_norm >= 0, op, "max_norm ", max_norm, " must not be negative");
   NoGrad no_grad;
   const GradientList grads = gradients_of(op, parameters);
-  const Device device = parameters.empty() ? Device() : parameters[0].device();
+  Device device;
+  if (!grads.tensors.empty())
+    device = grads.tensors[0].device();
+  else if (!parameters.empty())
+    device = parameters[0].device();
   for (size_t i = 0; i < grads.tensors.size(); ++i)
     check<DeviceError>(grads.tensors[i].device() == device, op, "the gradient of parameter ", grads.positions[i],
                        " is on ", grads.tensors[i].device(), ", that of others on ", device,

@@ -62,7 +62,8 @@ ExponentialMovingAverage::Applied ExponentialMovingAverage::apply() {
 
 void ExponentialMovingAverage::restore() noexcept {
   NoGrad no_grad;
-  for (size_t i = 0; i < entries_.size(); ++i) entries_[i].source.copy_(own_[i]);
+  // The model may have moved since.
+  for (size_t i = 0; i < entries_.size(); ++i) entries_[i].source.copy_(own_[i].to(entries_[i].source.device()));
   own_.clear();
 }
 

@@ -19,6 +19,7 @@ GradientList gradients_of(const char* op, const Tensors& parameters) {
     check_defined(op, "parameters", parameters[i]);
     Tensor grad = parameters[i].grad();
     if (!grad.defined() || !seen.insert(parameters[i].impl()).second) continue;
+    check_trainable(op, "parameters", grad);
     // A gradient that was set may repeat elements, or be that of another parameter too: each is scaled once.
     bool shared = !grads.insert(grad.impl()->storage.get()).second;
     if (shared || !grad.is_contiguous()) {

@@ -18,7 +18,7 @@ void Optimizer::add_group(const Tensors& parameters, double lr) {
   group.lr = group.initial_lr = lr;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& parameter = parameters[i];
-    check_floating(name_, "parameters", parameter);
+    check_trainable(name_, "parameters", parameter);
     check<GraphError>(parameter.is_leaf(), name_, "parameter ", i, " of shape ", parameter.shape(),
                       " was computed by '", parameter.is_leaf() ? "" : parameter.node()->name(),
                       "': an optimizer takes leaves, such as layer.parameters()");
@@ -48,6 +48,10 @@ void Optimizer::check_state(size_t group, size_t index) const {
   check<ShapeError>(grad.shape() == parameter.shape() && grad.dtype() == parameter.dtype(), name_, "parameter ", index,
                     " of shape ", parameter.shape(), " and dtype ", parameter.dtype(), " has a gradient of shape ",
                     grad.shape(), " and dtype ", grad.dtype());
+  check_trainable(name_, "parameters", parameter);  // to() may have changed it
+  check<DeviceError>(grad.device() == parameter.device(), name_, "parameter ", index, " of shape ", parameter.shape(),
+                     " is on ", parameter.device(), ", its gradient on ", grad.device(),
+                     ": zero_grad(), and compute the loss again");
   for (const Tensor& slot : groups_[group].states[index].slots) {
     if (!slot.defined()) continue;
     check<DTypeError>(slot.dtype() == parameter.dtype(), name_, "parameter ", index, " of shape ", parameter.shape(),
@@ -87,8 +91,18 @@ void Optimizer::step_group(size_t group, std::vector<size_t> indices) {
       if (one.state.slots.empty()) one.state.slots.resize(slot_names_.size());
       ++one.state.step;
     }
-    if (!list.empty()) update(group, list);
-    for (const Update& one : list) one.parameter.impl()->storage->bump_version();
+    const auto written = [&list] {
+      for (const Update& one : list) one.parameter.impl()->storage->bump_version();
+    };
+    try {
+      if (!list.empty()) update(group, list);
+    } catch (...) {  // no memory for the state, say: the step was not taken
+      for (const Update& one : list)
+        if (--one.state.step == 0) one.state.slots.clear();
+      written();
+      throw;
+    }
+    written();
     indices = std::move(others);
   }
 }

@@ -25,15 +25,18 @@ void SGD::update(size_t group, std::span<const Update> list) {
   SgdStep step{lr(group), o.momentum, o.dampening, o.weight_decay, o.nesterov, false};
   std::vector<SgdTensors> started, first;  // first: their velocity starts now
   started.reserve(list.size());
-  for (const auto& [parameter, grad, state] : list) {
-    Tensor& velocity = state.slots[0];
-    const bool starts = o.momentum != 0 && !velocity.defined();
-    if (starts) velocity = empty_like(parameter);
-    (starts ? first : started).push_back({parameter, grad, velocity});
+  Tensors velocities(list.size());  // those of `first`, which the state holds once the kernel has written them
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto& [parameter, grad, state] = list[i];
+    const bool starts = o.momentum != 0 && !state.slots[0].defined();
+    if (starts) velocities[i] = empty_like(parameter);
+    (starts ? first : started).push_back({parameter, grad, starts ? velocities[i] : state.slots[0]});
   }
   if (!started.empty()) k.sgd_step(started, step);
   step.first = true;
   if (!first.empty()) k.sgd_step(first, step);
+  for (size_t i = 0; i < list.size(); ++i)
+    if (velocities[i].defined()) list[i].state.slots[0] = std::move(velocities[i]);
 }
 
 }  // namespace regard::optim

@@ -29,6 +29,7 @@ TEST_CASE("device: there is one, and its names are read") {
   for (const char* text : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:100", "", "CUDA"})
     CHECK_THROWS_AS(parse_device(text), DeviceError);
   CHECK_THROWS_AS(zeros({2}, cuda(beyond)), DeviceError);
+  CHECK_THROWS_WITH(zeros({2}, cuda(256)), Contains("there is no device cuda:256"));
   CHECK_THROWS_AS(ones({2}).to(cuda(beyond)), DeviceError);
 }
 
@@ -150,6 +151,44 @@ TEST_CASE("device: an optimizer whose parameters moved says so") {
   linear.to(cuda());
   linear(ones({1, 3}, cuda())).sum().backward();
   CHECK_THROWS_WITH(adam.step(), Contains("cpu") && Contains("cuda:0"));
+}
+
+TEST_CASE("device: a gradient on another device than its tensor is an error, and nothing is written") {
+  const Tensor x = ones({3}).set_requires_grad();
+  const auto gone = [&](const Tensor& in) {
+    return custom_op(
+        "gone", {in}, [](const Tensors& inputs) { return inputs[0] * 2; },
+        [](const Tensors&, const Tensor& g) { return Tensors{g.to(cuda())}; });
+  };
+  const auto message = Contains("gone: its gradient for input 0 is on cuda:0; the input is on cpu");
+  CHECK_THROWS_WITH(gone(x).sum().backward(), message);
+  CHECK_THROWS_WITH((gone(x) + gone(x)).sum().backward(), message);
+  CHECK_THROWS_WITH(gone(x * 2).sum().backward(), message);
+  CHECK_THROWS_AS(grad(gone(x).sum(), {x}), DeviceError);
+  CHECK_FALSE(x.grad().defined());
+  HookHandle hook = x.register_hook([](const Tensor& g) { return g.to(cuda()); });
+  CHECK_THROWS_WITH((x * 2).sum().backward(), Contains("hook") && Contains("on cuda:0 in place of one on cpu"));
+  hook.remove();
+
+  optim::AdamW adam({x}, {.lr = 0.1});
+  x.impl()->leaf_state().grad = ones({3}, cuda());
+  CHECK_THROWS_WITH(adam.step(), Contains("on cpu") && Contains("its gradient on cuda:0"));
+  CHECK(adam.state_dict().at("0.step").item<int64_t>() == 0);
+  CHECK(x.to_vector<float>() == std::vector<float>{1, 1, 1});
+}
+
+TEST_CASE("device: what is trained has f32 or f64 elements there too") {
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    const Tensor half = ones({8}, TensorOptions(dtype, cuda())).set_requires_grad();
+    half.set_grad(ones_like(half));
+    CHECK_THROWS_AS(layers::Parameter(half), DTypeError);
+    CHECK_THROWS_AS(optim::SGD({half}), DTypeError);
+    CHECK_THROWS_WITH(optim::AdamW({half}), Contains("f32 or f64") && Contains("to(DType::f32)"));
+    CHECK_THROWS_AS(optim::clip_grad_norm({half}, 1), DTypeError);
+    CHECK_THROWS_AS(optim::clip_grad_norm_on_device({half}, 1), DTypeError);
+    CHECK_THROWS_AS(optim::clip_grad_value({half}, 0.5), DTypeError);
+    CHECK(half.grad().to_vector<double>() == std::vector<double>(8, 1));
+  }
 }
 
 TEST_CASE("device: a graph does not keep what moved") {

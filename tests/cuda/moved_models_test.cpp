@@ -182,6 +182,20 @@ TEST_CASE("averages and an optimizer's state are loaded where the parameters are
   second.zero_grad();
 }
 
+TEST_CASE("averages that are applied while their model moves give it its own values back") {
+  layers::Linear model(3, 2);
+  const Tensor own = model.weight.clone();
+  optim::ExponentialMovingAverage ema(model, {.decay = 0.5});
+  model.weight = own + 1;
+  ema.update();
+  {
+    auto applied = ema.apply();
+    model.to(cuda());
+  }
+  CHECK(model.weight.device() == cuda());
+  CHECK(equal(model.weight.tensor().to(cpu()), own + 1));
+}
+
 TEST_CASE("initialisers that draw on the CPU fill tensors of a GPU") {
   Generator one(1), other(1);
   const Tensor here = empty({50}), there = empty({50}, cuda());

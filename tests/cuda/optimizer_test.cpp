@@ -214,6 +214,15 @@ TEST_CASE("cuda optimizer: a norm that is not finite leaves gradients on the GPU
   }
 }
 
+TEST_CASE("cuda optimizer: a norm is where the gradients are, whatever has none") {
+  const Tensor none = ones({2}).set_requires_grad(), x = ones({4}, cuda()).set_requires_grad();
+  x.set_grad(full({4}, 2.0, cuda()));
+  const Tensor norm = clip_grad_norm_on_device({none, x}, 1);
+  CHECK(norm.device() == cuda());
+  CHECK(norm.item<double>() == 4);
+  CHECK(x.grad().max().item<float>() == Approx(0.5).epsilon(1e-5));
+}
+
 TEST_CASE("cuda optimizer: gradients on two devices have one norm, but not one that stays on either") {
   const Tensor here = zeros({1}).set_requires_grad(), there = zeros({1}).to(cuda()).set_requires_grad();
   here.set_grad(full({1}, 3.0));
