@@ -33,7 +33,8 @@ CudaMemoryStats cuda_memory_stats(Device device = cuda());
 void reset_cuda_peak_memory(Device device = cuda());
 
 /// In this mode every kernel is waited for, so that an error is thrown by the op that caused it: slow, for finding
-/// mistakes. Off unless the environment variable REGARD_CUDA_SYNCHRONOUS is 1.
-void set_cuda_synchronous(bool on);
+/// mistakes, and for a Profiler. Off unless the environment variable REGARD_CUDA_SYNCHRONOUS is 1. Returns what held
+/// before.
+bool set_cuda_synchronous(bool on);
 
 }  // namespace regard

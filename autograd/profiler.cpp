@@ -348,7 +348,7 @@ Profiler::Profiler(const ProfilerOptions& options) {
   recorder_ = std::make_shared<Recorder>(options);
   current = recorder_.get();
   current_number.fetch_add(1, std::memory_order_release);
-  use_kernels(&noted_kernels());
+  for (const Device::Kind kind : {Device::Kind::cpu, Device::Kind::cuda}) use_kernels(kind, noted_kernels(kind));
   profiling::recording = true;
 }
 
@@ -376,7 +376,7 @@ void Profiler::stop() {
   const std::lock_guard lock(current_mutex);
   if (current != recorder_.get()) return;
   profiling::recording = false;
-  use_kernels(nullptr);
+  for (const Device::Kind kind : {Device::Kind::cpu, Device::Kind::cuda}) use_kernels(kind, nullptr);
   recorder_->stopped = recorder_->now();
   current = nullptr;
   current_number.fetch_add(1, std::memory_order_release);

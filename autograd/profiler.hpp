@@ -87,6 +87,9 @@ struct ProfilerRow {
 /// record_function. One at a time: a second one is a ValueError. Results stay the same, to the bit. While it records,
 /// an op takes a microsecond or two more; while there is none, ops cost nothing more that could be measured.
 ///
+/// Ops on a GPU are recorded like those on the CPU, with shapes, bytes and operations. They return before they are
+/// done: an op's time is its own after set_cuda_synchronous(true), else what it takes to ask the GPU for it.
+///
 /// Views, which compute nothing, are events of no duration. An event's time is that of its kernels: what an op takes to
 /// check its arguments, to allocate and to record shows as the gap before it.
 class Profiler {

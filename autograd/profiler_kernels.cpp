@@ -1,11 +1,12 @@
-// The table of kernels that stands in for the CPU's while a Profiler records: each calls its original and notes what it
-// was given and how long it took.
+// The tables of kernels that stand in for the devices' own while a Profiler records: each calls its original and notes
+// what it was given and how long it took.
 #include <algorithm>
 #include <array>
 #include <span>
 #include <type_traits>
 #include <vector>
 
+#include <regard/autograd/backend/cuda_backend.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/profiler_recorder.hpp>
 
@@ -212,14 +213,14 @@ void describe(KernelNote& note, const A&... arguments) {
     reads_what_it_writes(note, arguments...);
 }
 
-// ---- The table
+// ---- The tables
 
-template <auto Row, class Function = decltype(Row)>
+template <Device::Kind kind, auto Row, class Function = decltype(Row)>
 struct Noted;
-template <auto Row, class... A>
-struct Noted<Row, void (*Kernels::*)(A...)> {
+template <Device::Kind kind, auto Row, class... A>
+struct Noted<kind, Row, void (*Kernels::*)(A...)> {
   static void call(A... arguments) {
-    const auto kernel = own_kernels(Device{}).*Row;
+    const auto kernel = own_kernels(Device{kind}).*Row;
     if (!active()) return kernel(arguments...);
     KernelNote note(facts<Row>.name);
     describe<Row>(note, arguments...);
@@ -228,14 +229,20 @@ struct Noted<Row, void (*Kernels::*)(A...)> {
   }
 };
 
+struct Tables {
+  Kernels cpu{}, cuda{};  // without the backend nobody calls the latter
+};
+
 template <auto Row>
-void note(Kernels& table, const Facts& of) {
+void note(Tables& tables, const Facts& of) {
   facts<Row> = of;
-  table.*Row = Noted<Row>::call;
+  tables.cpu.*Row = Noted<Device::Kind::cpu, Row>::call;
+  if (tables.cuda.*Row) tables.cuda.*Row = Noted<Device::Kind::cuda, Row>::call;
 }
 
-Kernels make_table() {
-  Kernels t = own_kernels(Device{});
+Tables make_tables() {
+  Tables t{own_kernels(cpu()), {}};
+  if (const CudaBackend* backend = find_cuda_backend()) t.cuda = *backend->kernels;
   note<&Kernels::unary>(t, {"unary"});
   note<&Kernels::binary>(t, {"binary"});
   note<&Kernels::binary_scalar>(t, {"binary_scalar"});
@@ -288,9 +295,10 @@ Kernels make_table() {
 
 }  // namespace
 
-const Kernels& noted_kernels() {
-  static const Kernels table = make_table();
-  return table;
+const Kernels* noted_kernels(Device::Kind kind) {
+  static const Tables tables = make_tables();
+  if (kind == Device::Kind::cpu) return &tables.cpu;
+  return cuda_device_count() > 0 ? &tables.cuda : nullptr;
 }
 
 }  // namespace regard::profiling

@@ -22,8 +22,8 @@ struct Kernels;
 
 namespace regard::profiling {
 
-/// The CPU's kernels, each with a KernelNote around it.
-const Kernels& noted_kernels();
+/// The kernels of a kind of device, each with a KernelNote around it; null where there is no such device.
+const Kernels* noted_kernels(Device::Kind kind);
 
 using Kind = ProfilerEvent::Kind;
 

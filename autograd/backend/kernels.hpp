@@ -270,8 +270,8 @@ inline const Kernels& kernels(const Tensor& x) { return kernels(x.device()); }
 
 /// The device's own, whatever stands in for it.
 const Kernels& own_kernels(Device device);
-/// Lets another table stand in for the CPU's own, from now on and on all threads; null ends it. For the Profiler, whose
-/// table calls the originals.
-void use_kernels(const Kernels* table);
+/// Lets another table stand in for that of all devices of a kind, from now on and on all threads; null ends it. For the
+/// Profiler, whose tables call the originals.
+void use_kernels(Device::Kind kind, const Kernels* table);
 
 }  // namespace regard

@@ -5,6 +5,6 @@
 namespace regard {
 
 const CudaBackend* find_cuda_backend() { return nullptr; }
-void set_cuda_synchronous(bool) {}
+bool set_cuda_synchronous(bool) { return false; }
 
 }  // namespace regard

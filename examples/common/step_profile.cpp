@@ -18,7 +18,8 @@ void StepProfile::next_step() {
   if (!file_) return;
   const int64_t step = step_++;
   if (step == first_) {
-    regard::set_cuda_synchronous(true);  // each op waits for what it asked of a GPU, so that its time is its own
+    // Each op waits for what it asked of a GPU, so that its time is its own.
+    was_synchronous_ = regard::set_cuda_synchronous(true);
     profiler_.emplace();
   }
   if (!profiler_ || !profiler_->recording()) return;
@@ -28,10 +29,13 @@ void StepProfile::next_step() {
 
 void StepProfile::step_is_over() {
   region_.reset();
-  if (profiled_ == most_steps && profiler_->recording()) {
-    profiler_->stop();
-    regard::set_cuda_synchronous(false);
-  }
+  if (profiled_ == most_steps) stop();
+}
+
+void StepProfile::stop() {
+  if (!profiler_->recording()) return;
+  profiler_->stop();
+  regard::set_cuda_synchronous(was_synchronous_);
 }
 
 void StepProfile::finish(std::ostream& out) {
@@ -41,8 +45,7 @@ void StepProfile::finish(std::ostream& out) {
     out << "\nno profile: the training ended before its step " << first_ + 1 << "\n";
     return;
   }
-  profiler_->stop();
-  regard::set_cuda_synchronous(false);
+  stop();
   out << "\nprofile of " << profiled_ << (profiled_ == 1 ? " step" : " steps") << ", after " << first_ << ":\n"
       << profiler_->table();
   try {

@@ -31,10 +31,13 @@ class StepProfile {
   void finish(std::ostream& out);
 
  private:
+  void stop();
+
   std::optional<std::filesystem::path> file_;
   int64_t first_, step_ = 0, profiled_ = 0;
   std::optional<regard::Profiler> profiler_;
   std::optional<regard::ProfilerRegion> region_;
+  bool was_synchronous_ = false;
 };
 
 /// Throws UsageError for a --profile FILE that cannot be a file: before there is anything to write, not after.

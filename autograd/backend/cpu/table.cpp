@@ -1,4 +1,4 @@
-// The table of the CPU.
+// The table of the CPU, and what stands in for the devices' tables.
 #include <atomic>
 
 #include <regard/autograd/backend/cpu/functions.hpp>
@@ -58,19 +58,29 @@ constexpr Kernels cpu_table{
     .limit_norm = cpu_backend::limit_norm,
 };
 
-std::atomic<const Kernels*> in_use{&cpu_table};
+std::atomic<const Kernels*> cpu_in_use{&cpu_table};
+std::atomic<const Kernels*> cuda_stand_in{nullptr};
 
 }  // namespace
 
 const Kernels& kernels(Device device) {
-  if (device.kind == Device::Kind::cuda) return *need_cuda("kernels", device).kernels;
-  return *in_use.load(std::memory_order_acquire);
+  if (device.kind == Device::Kind::cuda) {
+    const CudaBackend& backend = need_cuda("kernels", device);
+    const Kernels* other = cuda_stand_in.load(std::memory_order_acquire);
+    return other ? *other : *backend.kernels;
+  }
+  return *cpu_in_use.load(std::memory_order_acquire);
 }
 
 const Kernels& own_kernels(Device device) {
   return device.kind == Device::Kind::cuda ? *need_cuda("kernels", device).kernels : cpu_table;
 }
 
-void use_kernels(const Kernels* table) { in_use.store(table ? table : &cpu_table, std::memory_order_release); }
+void use_kernels(Device::Kind kind, const Kernels* table) {
+  if (kind == Device::Kind::cuda)
+    cuda_stand_in.store(table, std::memory_order_release);
+  else
+    cpu_in_use.store(table ? table : &cpu_table, std::memory_order_release);
+}
 
 }  // namespace regard

@@ -133,7 +133,7 @@ void synchronize(int index) { check_cuda("synchronize", cudaStreamSynchronize(us
 
 namespace regard {
 
-void set_cuda_synchronous(bool on) { cuda_backend::synchronous() = on; }
+bool set_cuda_synchronous(bool on) { return cuda_backend::synchronous().exchange(on); }
 
 const CudaBackend* find_cuda_backend() {
   static const CudaBackend backend{
