@@ -81,6 +81,8 @@ bool different_on_gpu(const Tensor& a, const Tensor& b) {
 
 Tensor wide(const Tensor& x) { return x.defined() && is_half(x.dtype()) ? to(x, DType::f32) : x; }
 
+MatmulPrecision outside() { return innermost ? innermost->outside : matmul_precision(); }
+
 Tensor narrow(const Tensor& x) {
   if (!x.defined()) return x;
   const DType dtype = *innermost->dtype;
@@ -90,9 +92,11 @@ Tensor narrow(const Tensor& x) {
 
 }  // namespace autocast
 
-AutocastScope::AutocastScope(std::optional<DType> dtype) : AutocastScope(dtype, false) {}
+AutocastScope::AutocastScope(std::optional<DType> dtype) : AutocastScope(dtype, std::nullopt) {}
 
-AutocastScope::AutocastScope(std::optional<DType> dtype, bool apart) : frame_(std::make_unique<autocast::Frame>()) {
+// `apart` from the scopes around it: what it holds then is what held outside of them.
+AutocastScope::AutocastScope(std::optional<DType> dtype, std::optional<MatmulPrecision> apart)
+    : frame_(std::make_unique<autocast::Frame>()) {
   check<DTypeError>(!dtype || autocast::is_half(*dtype), "AutocastScope", dtype.value_or(DType::f32),
                     " is no 16-bit dtype: give DType::bf16 or DType::f16, or std::nullopt to switch autocast off");
   autocast::Frame& frame = *frame_;
@@ -100,12 +104,14 @@ AutocastScope::AutocastScope(std::optional<DType> dtype, bool apart) : frame_(st
   frame.former = autocast::innermost;
   frame.former_active = autocast::active;
   const bool inside = frame.former != nullptr && !apart;
-  frame.outside = inside ? frame.former->outside : matmul_precision();
+  frame.outside = apart ? *apart : inside ? frame.former->outside : matmul_precision();
   frame.converted = inside ? frame.former->converted : std::make_shared<autocast::Converted>();
-  if (dtype == DType::bf16)
-    frame.precision.emplace(MatmulPrecision::bf16);
-  else if (inside)
-    frame.precision.emplace(frame.outside);
+  if (!apart) {  // else who computes once more has set the precision that held the first time
+    if (dtype == DType::bf16)
+      frame.precision.emplace(MatmulPrecision::bf16);
+    else if (inside)
+      frame.precision.emplace(frame.outside);
+  }
   autocast::innermost = &frame;
   autocast::active = dtype.has_value();
 }

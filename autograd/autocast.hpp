@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <regard/autograd/dtype.hpp>
+#include <regard/autograd/matmul_precision.hpp>
 
 namespace regard {
 
@@ -25,10 +26,11 @@ class Replay;
 ///
 /// - matmul(), linear(), feed_forward(), attention and its projections bring f32 operands to the scope's dtype, and
 ///   give results of it; sums are kept in f32. The conversion is recorded, so that gradients come back in f32. A
-///   parameter that is used several times is converted once, and again after it was written to.
+///   parameter that requires a gradient and is used several times is converted once, and again after it was written to.
 /// - Norms, softmax(), losses, sums, means, variances, exp(), log(), pow() and their like bring 16-bit operands to f32,
 ///   and give f32.
 /// - Ops of a 16-bit and an f32 tensor give f32, where they are a DTypeError outside of a scope.
+/// - custom_op() is given its 16-bit operands in f32, and its function computes in what it is given.
 /// - All others compute in the dtype of their operands. f64 is left alone, and so is what writes in place.
 ///
 /// The lists are in ops/autocast_rules.hpp; they are those of PyTorch's autocast. Micikevicius et al., "Mixed precision
@@ -51,7 +53,7 @@ class AutocastScope {
 
  private:
   friend class autocast::Replay;
-  AutocastScope(std::optional<DType> dtype, bool apart);
+  AutocastScope(std::optional<DType> dtype, std::optional<MatmulPrecision> apart);
   std::unique_ptr<autocast::Frame> frame_;
 };
 

@@ -59,7 +59,8 @@ struct Block {
   size_t input_count = 0;
   std::vector<bool> required;  // inputs, then parameters: whether they needed a gradient
   std::vector<RandomState> random;
-  std::optional<DType> autocast;  // what held the first time
+  std::optional<DType> autocast;                            // what held the first time
+  MatmulPrecision outside_autocast = MatmulPrecision::f32;  // and before the outermost scope
   std::vector<Expected> outputs;
 };
 using BlockPtr = std::shared_ptr<const Block>;
@@ -120,7 +121,7 @@ Tensors gradients(const Block& block, const Tensors& values, const Tensors& grad
   Tensors outputs;
   {
     RandomStates random(block.random);
-    const autocast::Replay scope(block.autocast);
+    const autocast::Replay scope(block.autocast, block.outside_autocast);
     outputs = block.function(inputs);
   }
   check<GraphError>(outputs.size() == block.outputs.size(), block.name.c_str(), "the function returned ",
@@ -213,6 +214,7 @@ Tensors run(const Function& function, const Tensors& inputs, const Tensors& para
   block->function = function;
   block->input_count = inputs.size();
   block->autocast = autocast_dtype();
+  block->outside_autocast = autocast::outside();
   for (const Tensor& tensor : all) block->required.push_back(tensor.defined() && tensor.requires_grad());
   block->random.push_back({&default_generator(), default_generator().seed(), default_generator().offset()});
   for (Generator* generator : generators) block->random.push_back({generator, generator->seed(), generator->offset()});

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include <regard/autograd/counters.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 
 namespace regard {
 
@@ -264,9 +265,17 @@ Tensor custom_op(const std::string& name, const Tensors& inputs, const std::func
                  std::function<Tensors(const Tensors&, const Tensor&)> backward) {
   check<ValueError>(forward != nullptr && backward != nullptr, name.c_str(),
                     "custom_op needs a forward and a gradient function; one of them is empty");
+  // The gradient function runs without autocast, so that the forward one does, too: it sees the dtypes of its operands.
+  const auto half = [](const Tensor& x) { return autocast::any_half_on_gpu({&x}); };
+  if (autocast::active && std::any_of(inputs.begin(), inputs.end(), half)) [[unlikely]] {
+    Tensors in_f32;
+    for (const Tensor& input : inputs) in_f32.push_back(half(input) ? autocast::wide(input) : input);
+    return custom_op(name, in_f32, forward, std::move(backward));
+  }
   Tensor output;
   {
     NoGrad no_grad;
+    const autocast::Pause pause;
     output = forward(inputs);
     check<ValueError>(output.defined(), name.c_str(), "its forward function returned an undefined tensor");
     output = output.detach();  // it may be one of the inputs

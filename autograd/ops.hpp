@@ -232,7 +232,7 @@ struct NllLossOptions {
   int64_t ignore_index = -100;
   Reduction reduction = Reduction::mean;
 };
-/// log-probabilities [N, C] (or [C]) and targets.
+/// log-probabilities [N, C] (or [C]) and targets. Losses of bf16 and f16 ones are f32.
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, const NllLossOptions& options = {});
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);
 struct BceOptions {

@@ -47,6 +47,49 @@ TEST_CASE("autocast: only 16-bit dtypes") {
   CHECK_THROWS_WITH(AutocastScope(DType::f32), Contains("f32 is no 16-bit dtype") && Contains("DType::bf16"));
 }
 
+TEST_CASE("autocast: a block that is computed again sees the precision of products that it saw at first") {
+  constexpr auto f32 = MatmulPrecision::f32, bf16 = MatmulPrecision::bf16, tf32 = MatmulPrecision::tf32;
+  std::vector<MatmulPrecision> seen;
+  const auto block = [&](const Tensors& in) {
+    seen.push_back(matmul_precision());
+    {
+      const AutocastScope off(std::nullopt);
+      seen.push_back(matmul_precision());
+    }
+    const AutocastScope inner(DType::bf16);
+    seen.push_back(matmul_precision());
+    return in[0] * 2;
+  };
+  // The program's precision around all scopes, in a scope of autocast or not, with a precision of its own inside or
+  // not.
+  struct Case {
+    MatmulPrecision around;
+    std::optional<DType> scope;
+    std::optional<MatmulPrecision> inside;
+    std::vector<MatmulPrecision> expected;
+  };
+  for (const Case& c : {Case{f32, DType::bf16, {}, {bf16, f32, bf16}}, Case{tf32, DType::bf16, {}, {bf16, tf32, bf16}},
+                        Case{f32, DType::bf16, f32, {f32, f32, bf16}}, Case{tf32, DType::f16, {}, {tf32, tf32, bf16}},
+                        Case{tf32, {}, {}, {tf32, tf32, bf16}}, Case{f32, {}, bf16, {bf16, bf16, bf16}}}) {
+    seen.clear();
+    const Tensor x = ones({2}).set_requires_grad();
+    Tensor y;
+    {
+      const MatmulPrecisionScope around(c.around);
+      std::optional<AutocastScope> scope;
+      std::optional<MatmulPrecisionScope> inside;
+      if (c.scope) scope.emplace(c.scope);
+      if (c.inside) inside.emplace(*c.inside);
+      y = checkpoint(block, {x}).sum();
+    }
+    CHECK(seen == c.expected);
+    seen.clear();
+    const MatmulPrecisionScope elsewhere(c.around == f32 ? bf16 : f32);
+    y.backward();
+    CHECK(seen == c.expected);
+  }
+}
+
 TEST_CASE("autocast: on the CPU bf16 is the precision of products, f16 nothing") {
   CHECK(matmul_precision() == MatmulPrecision::f32);
   {

@@ -120,10 +120,14 @@ class Pause {
   bool former_;
 };
 
-/// A scope for what is computed once more: it shares no converted parameter with the scopes around it.
+/// The precision of products that held before the outermost scope on this thread; without a scope, what holds.
+MatmulPrecision outside();
+
+/// A scope for what is computed once more: it shares no converted parameter with the scopes around it, and leaves the
+/// precision of products as it is. `dtype` and `outside` are those of the first time.
 class Replay {
  public:
-  explicit Replay(std::optional<DType> dtype) : scope_(dtype, true) {}
+  Replay(std::optional<DType> dtype, MatmulPrecision outside) : scope_(dtype, outside) {}
 
  private:
   AutocastScope scope_;

@@ -185,8 +185,9 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, const Nl
   const ClassRows rows =
       class_rows("nll_loss", "log_probabilities", log_probabilities, targets, options.weight, options.ignore_index);
   const Tensor safe = safe_targets(rows);
-  Tensor losses = -squeeze(gather(rows.scores, 1, unsqueeze(safe, 1)), 1);
-  if (options.weight.defined()) losses = losses * index_select(options.weight, 0, safe);
+  const DType dtype = loss_dtype(rows.scores);
+  Tensor losses = to(-squeeze(gather(rows.scores, 1, unsqueeze(safe, 1)), 1), dtype);
+  if (options.weight.defined()) losses = losses * to(index_select(options.weight, 0, safe), dtype);
   if (rows.ignored.defined()) losses = masked_fill(losses, rows.ignored, 0);
   return reduce_rows(losses, rows, options.weight, options.reduction);
 }
