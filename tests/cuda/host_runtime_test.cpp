@@ -40,6 +40,11 @@ __global__ void reversed_without_barrier(float* y) {
   line[threadIdx.x] = static_cast<float>(threadIdx.x);
   y[threadIdx.x] = line[63 - threadIdx.x];
 }
+__global__ void reads_outside_of_mask(float* y) {
+  if (threadIdx.x < 16) y[threadIdx.x] = __shfl_sync(0xffffU, 1.0F, 16);
+}
+__global__ void last_writes(int* y) { *y = static_cast<int>(threadIdx.x); }
+__global__ void nothing(int*) {}
 __global__ void write_at(float* y, int64_t at) { y[at] = 1; }
 
 TEST_CASE("cuda host: warps, shared memory and barriers add up") {
@@ -74,6 +79,24 @@ TEST_CASE("cuda host: what lacks a barrier goes wrong in one order or the other"
   }
   cuda_host::set_order(cuda_host::Order::alternating);
   CHECK(wrong > 0);
+}
+
+TEST_CASE("cuda host: a shuffle from a lane outside of its mask is reported") {
+  const Tensor y = empty({16}, cuda());
+  CHECK_THROWS_WITH(
+      launch("shuffle", stream_of(y), {dim3(1), dim3(32)}, reads_outside_of_mask, device_pointer<float>(y)),
+      Contains("a lane reads from one outside of the mask"));
+}
+
+TEST_CASE("cuda host: threads run in either order in turn, whatever other kernels run between") {
+  const Tensor y = zeros({1}, DType::i64).to(cuda());
+  std::vector<int64_t> last;
+  for (int i = 0; i < 4; ++i) {
+    launch("last", stream_of(y), {dim3(1), dim3(8)}, last_writes, reinterpret_cast<int*>(y.raw_data()));
+    launch("nothing", stream_of(y), {dim3(1), dim3(8)}, nothing, nullptr);
+    last.push_back(y.to_vector<int64_t>()[0]);
+  }
+  CHECK((last == std::vector<int64_t>{7, 0, 7, 0} || last == std::vector<int64_t>{0, 7, 0, 7}));
 }
 
 // What `act` prints before it dies of a signal; "alive" where it does not.

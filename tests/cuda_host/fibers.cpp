@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <boost/context/fiber.hpp>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -77,7 +78,6 @@ struct Barrier {
 
 struct Warp {
   Barrier barrier;
-  unsigned exited = 0;
   uint64_t values[warp_size] = {};
 };
 
@@ -143,7 +143,7 @@ std::mutex& mutex() {
   return one;
 }
 Order order = Order::alternating;
-uint64_t launches = 0;
+std::map<const void*, uint64_t> launches;  // of each kernel
 std::string last;
 
 // A thread's fiber runs one body after the other, one a block.
@@ -220,6 +220,8 @@ void Runner::wait_for_warp(unsigned mask, const char* name) {
 }
 
 uint64_t Runner::exchange(unsigned mask, uint64_t value, unsigned lane) {
+  // What such a lane would give is undefined on a GPU.
+  if (!((existing(mask) >> lane % warp_size) & 1U)) conflict_ = "a lane reads from one outside of the mask";
   warp().values[this->lane()] = value;
   wait_for_warp(mask, "__shfl_sync");
   const uint64_t result = warp().values[lane % warp_size];
@@ -361,12 +363,12 @@ std::string where_now() {
   return thread ? "block " + triple(blockIdx) + ", thread " + triple(thread->index) : "";
 }
 
-cudaError_t run_grid(const dim3& grid, const dim3& block, size_t shared_bytes, const void*,
+cudaError_t run_grid(const dim3& grid, const dim3& block, size_t shared_bytes, const void* kernel,
                      const std::function<void()>& thread) {
   std::lock_guard lock(mutex());
   DeviceAccess access;
   Runner& one = runner();
-  one.backward = order == Order::backward || (order == Order::alternating && ++launches % 2 == 0);
+  one.backward = order == Order::backward || (order == Order::alternating && ++launches[kernel] % 2 == 0);
   const cudaError_t status = one.run(grid, block, shared_bytes, thread);
   if (status != cudaSuccess) last = status == cudaErrorLaunchFailure ? one.report : "a grid or block is too large";
   return status;

@@ -7,7 +7,7 @@
 namespace cuda_host {
 
 /// The order in which a block's threads run until they wait. Code that lacks a barrier works in some and not in others;
-/// `alternating`: one launch forward, the next backward.
+/// `alternating`: of each kernel one launch forward, the next backward.
 enum class Order { forward, backward, alternating };
 void set_order(Order order);
 
