@@ -18,10 +18,11 @@ enum class MatmulPrecision : uint8_t { f32, bf16, tf32 };
 /// linear() and what is composed of them, and their gradients; products in f64 and inside of fused attention are not
 /// changed.
 ///
-/// Rounding an operand's element to bf16 (to nearest, ties to even; infinity and NaN stay) errs by at most 2^-9 of it.
-/// An element of a product of k terms a[p] b[p] so errs by at most (2^-8 + 2^-18) sum |a[p] b[p]|, beside what summing
-/// in f32 adds, at most about k 2^-24 sum |a[p] b[p]|; for independent roundings about 2^-9 sqrt(sum a[p]^2 b[p]^2).
-/// Denormal numbers (below 1.2e-38) may count as 0 there. For tf32 it is an eighth of that.
+/// Rounding an operand's element to bf16 (to nearest, ties to even; infinity and NaN stay) errs by at most 2^-8 of it.
+/// An element of a product of k terms a[p] b[p] so errs by at most (2^-7 + 2^-16) sum |a[p] b[p]|, beside what summing
+/// in f32 adds, at most about k 2^-24 sum |a[p] b[p]|; where roundings are independent, the error's standard deviation
+/// is about 0.6 2^-8 sqrt(sum a[p]^2 b[p]^2). Denormal numbers (below 1.2e-38) may count as 0 there. For tf32 it is an
+/// eighth of that.
 ///
 /// On a GPU it holds for all products of f32; with bf16 cuBLASLt may take tf32 where that is no slower. On the CPU bf16
 /// needs a processor that multiplies in bf16 faster than in f32, at present one of AMD's with AVX-512, Zen 4 or later:

@@ -28,7 +28,7 @@ Tensor to(const Tensor& x, Device device) {
   const Device from = x.device();
   if (from == device) return x;
   const CudaBackend& backend = need_cuda("to", device.kind == Device::Kind::cuda ? device : from);
-  // Memory is copied as it lies, so that strides are what they were; what has gaps or repeats itself is made dense.
+  // Memory is copied as it lies; what is not dense is made so before.
   const Tensor dense = contiguous(x.detach());
   Tensor y = empty(x.shape(), {x.dtype(), device});
   backend.copy(y.raw_data(), device, dense.raw_data(), from, x.numel() * element_size(x.dtype()));

@@ -101,13 +101,9 @@ void check_ids(const char* op, const Tensor& ids, int64_t rows) {
   check_indices(op, "id", ids, rows, ": weight has ", rows, " rows");
 }
 
-/// Adds what embedding_backward() gives to `sum` [rows, width], on the CPU with the bits of their sum: of a large table
-/// few rows get anything.
+/// Adds what embedding_backward() gives to `sum` [rows, width], on the CPU, with the bits of their sum: of a large
+/// table few rows get anything.
 void add_embedding_backward(const Tensor& sum, const Tensor& g, const Tensor& ids, int64_t padding_idx) {
-  if (sum.device() != cpu()) {  // each in its place, without waiting for the ids
-    const Tensor rows = padding_idx < 0 ? g : masked_fill(g, unsqueeze(ids == padding_idx, 1), 0);
-    return kernels(g).index_add(sum, 0, ids, rows);
-  }
   const std::vector<int64_t> every = ids.to_vector<int64_t>();
   std::vector<int64_t> used = every;
   std::sort(used.begin(), used.end());

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -14,16 +16,23 @@ namespace regard::cuda_backend {
 
 namespace {
 
-// Blocks of the host's test runtime are of the exact size, and go back at once, so that reading beyond them is found.
+// With REGARD_CUDA_EXACT_BLOCKS=1 in the environment, and in the host's test runtime, blocks are of the exact size and
+// go back at once, so that compute-sanitizer, or the runtime, finds what reads beyond them.
+bool keeps_blocks() {
 #ifdef REGARD_CUDA_EXACT_BLOCKS
-constexpr bool keeps = false;
+  return false;
 #else
-constexpr bool keeps = true;
+  static const bool keeps = [] {
+    const char* value = std::getenv("REGARD_CUDA_EXACT_BLOCKS");
+    return !value || std::strcmp(value, "1") != 0;
+  }();
+  return keeps;
 #endif
+}
 
 // Up to 1 MiB in multiples of 512 bytes; beyond that one of eight steps between powers of two.
 int64_t rounded(int64_t bytes) {
-  if (!keeps) return std::max<int64_t>(bytes, 1);
+  if (!keeps_blocks()) return std::max<int64_t>(bytes, 1);
   constexpr int64_t least = 512, small = int64_t{1} << 20;
   int64_t step = least;
   if (bytes > small) step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes - 1))) / 8;
@@ -42,11 +51,12 @@ Cache& cache_of(int index) {
 
 // The driver waits until nothing uses the memory.
 void give_back(Cache& cache) {
-  for (const auto& [bytes, data] : cache.blocks) {
-    check_cuda("empty_cache", cudaFree(data));
-    cache.stats.reserved -= bytes;
+  while (!cache.blocks.empty()) {  // each is listed until it is freed
+    const auto first = cache.blocks.begin();
+    check_cuda("empty_cache", cudaFree(first->second));
+    cache.stats.reserved -= first->first;
+    cache.blocks.erase(first);
   }
-  cache.blocks.clear();
 }
 
 void* take_kept(Cache& cache, int64_t block) {
@@ -93,7 +103,7 @@ void free(void* data, int64_t bytes, int index) {
   Cache& cache = cache_of(index);
   std::lock_guard lock(cache.mutex);
   cache.stats.allocated -= block;
-  if (keeps) {
+  if (keeps_blocks()) {
     cache.blocks.emplace(block, data);
   } else {
     cudaFree(data);  // at the program's end there may be no driver any more: nothing to be done about it
