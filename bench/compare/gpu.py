@@ -8,6 +8,7 @@ Regard built with REGARD_CUDA=ON. Contenders work one after the other, so that e
 """
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -88,8 +89,13 @@ def timed(worker, seconds):
 
 
 def apart(mine, theirs):
-    largest = max((abs(x) for x in mine + theirs), default=0)
-    return max((abs(a - b) for a, b in zip(mine, theirs)), default=0) / largest if largest else 0
+    """How far, of the largest; infinitely far where one is missing, or is no finite number."""
+    if not mine or not theirs or len(mine) != len(theirs):
+        return math.inf
+    if not all(isinstance(x, (int, float)) and math.isfinite(x) for x in mine + theirs):
+        return math.inf
+    largest = max(abs(x) for x in mine + theirs)
+    return max(abs(a - b) for a, b in zip(mine, theirs)) / largest if largest else 0
 
 
 def measured(worker, row, options, seconds, check):
@@ -166,11 +172,12 @@ def compare(row, name, entry, contenders, seconds, report, weights):
     result["share_of_matrix_rate"] = entry["tflop"] / result["median_ms"] * 1e3 / rate if rate else None
     if name != "regard":
         mine = entry["results"]["regard"]["check"]
-        result["apart"] = apart(mine, result["check"])
-        if not result["apart"] <= tolerances[row.precision]:
+        distance = apart(mine, result["check"])
+        result["apart"] = distance if math.isfinite(distance) else None
+        if not distance <= tolerances[row.precision]:
             report["failures"].append(
                 f"{row.name}: Regard's numbers are {mine}, those of {name} {result['check']}: "
-                f"{result['apart']:.1e} apart, more than {tolerances[row.precision]}"
+                f"{distance:.1e} apart, more than {tolerances[row.precision]}"
             )
 
 

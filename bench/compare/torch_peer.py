@@ -1,5 +1,7 @@
 """PyTorch, eager and compiled, at its best: fused scaled dot-product attention, one product for query, key and value,
 the fused AdamW."""
+import contextlib
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -81,7 +83,9 @@ class OnDevice:
         return torch.from_numpy(array).to(self.device)
 
     def forward(self):
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        if self.precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def synchronize(self):
         if self.device.type == "cuda":
