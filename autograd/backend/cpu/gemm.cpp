@@ -196,7 +196,7 @@ constexpr int64_t least_repeated_bytes = 1'000'000;
 template <class T>
 bool worth_sharing(const Problem<T>& problem, const Grid& grid) {
   const TileSize tile = tiled_gemm(T()).tile;
-  const bool pack_a = must_pack_a(problem.m, problem.n / grid.n, tile.columns, problem.a);
+  const bool pack_a = must_pack_a(problem.m, problem.n / grid.n, tile, problem.a);
   const int64_t repeated = problem.k * ((grid.m - 1) * problem.n + (pack_a ? (grid.n - 1) * problem.m : 0));
   return repeated * static_cast<int64_t>(sizeof(T)) >= least_repeated_bytes;
 }
@@ -229,10 +229,10 @@ void multiply_shared(const Problem<T>& whole) {
   const int64_t k_block = even_part(k, longest_k_block);
   const int64_t n_block = round_up(even_part(n, most_shared), tile.columns);
   // Rows of A that are packed together: by the piece itself where there are so many that one takes all the columns.
-  const bool pack_a = must_pack_a(m, n, tile.columns, a), tall = divide_up(m, most_rows_in_block<T>) >= shared_pieces;
+  const bool pack_a = must_pack_a(m, n, tile, a), tall = divide_up(m, tiles.block_rows) >= shared_pieces;
   const bool share_a = pack_a && !tall;
   const int64_t m_block = share_a ? even_part(m, most_shared_rows) : m;
-  const int64_t chunk = round_up(even_part(m_block, most_rows_in_block<T>), tile.rows);
+  const int64_t chunk = round_up(even_part(m_block, tiles.block_rows), tile.rows);
   const int64_t chunk_size = packed_rows_size<T>(chunk, k_block);
   const SharedMemory<T> b_memory(n_block * k_block), a_memory(share_a ? divide_up(m_block, chunk) * chunk_size : 0);
   T *packed_b = b_memory.data(), *packed_a = a_memory.data();
@@ -279,7 +279,7 @@ void multiply_shared(const Problem<T>& whole) {
                             d,
                             c.offset_by(row * c.row_stride + column * c.column_stride),
                             p0 + depth == k ? finish : nullptr};
-            if (share_a) part.a = packed_rows(rows_of(i), depth, a, packed_a + i * chunk_size);
+            if (share_a) part.a = packed_rows(depth, a, packed_a + i * chunk_size);
             if (pack_a && !share_a) part.a = tiles.pack_a(part.m, depth, part.a, scratch<T>(Scratch::a, chunk_size));
             if (p0 == 0) {
               part.d = d.offset_by(row * d.row_stride + column * d.column_stride);

@@ -38,9 +38,10 @@ void multiply_tiled(const Product<T>& product) {
   const auto [m, n, k, alpha, a, b, beta, d, c, finish] = product;
   const int64_t lanes = hn::Lanes(Tag<T>());
   const int64_t panel = panel_columns<T>();
-  const bool pack_a = must_pack_a(m, n, panel, a), pack_b = b.column_stride != 1 || m > tile_rows<T>;
+  const bool pack_a = must_pack_a(m, n, TileSize{tile_rows<T>, panel}, a),
+             pack_b = b.column_stride != 1 || m > tile_rows<T>;
   const int64_t k_block = even_part(k, longest_k_block);
-  const int64_t m_block = even_part(m, most_rows_in_block<T>);
+  const int64_t m_block = even_part(m, block_rows<T>);
   const int64_t n_block = std::min(n, columns_in_block);
   const bool keep_b = m > m_block;  // every panel is used again for the next block of rows
   const int64_t panel_size = k_block * panel;
@@ -135,6 +136,7 @@ void multiply_dots(const Product<T>& product) {
 template <class T>
 const TiledGemm<T>& functions() {
   static const TiledGemm<T> table{{tile_rows<T>, panel_columns<T>()},
+                                  block_rows<T>,
                                   multiply_tiled<T>,
                                   multiply_dots<T>,
                                   pack_rows<T>,

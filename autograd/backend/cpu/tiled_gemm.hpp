@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <regard/autograd/backend/cpu/gemm.hpp>
 #include <regard/autograd/backend/cpu/gemm_finish.hpp>
 
@@ -30,6 +31,7 @@ struct TileSize {
 template <class T>
 struct TiledGemm {
   TileSize tile;
+  int64_t block_rows;  // of A at most, which the second-level cache holds beside what streams through it
   /// On the calling thread. Every element is summed in the order of k, in blocks that k alone decides: a piece of a
   /// product has the bits of the whole.
   void (*multiply)(const Product<T>& product);
@@ -39,7 +41,7 @@ struct TiledGemm {
 
   // The parts of `multiply`, for a product whose packed operands several threads share.
 
-  /// Packs A [rows, k] into packed_rows_size() elements, and says how it lies.
+  /// Packs A [rows, k] into packed_rows_size() elements, and says how it lies: `in_panels` for multiply_block() alone.
   Matrix<const T> (*pack_a)(int64_t rows, int64_t k, Matrix<const T> a, T* to);
   /// Packs B [k, columns] as panels of [k, tile.columns], one after the other.
   void (*pack_b)(int64_t k, int64_t columns, Matrix<const T> b, T* to);
@@ -51,11 +53,13 @@ const TiledGemm<double>& tiled_gemm(double);
 
 constexpr int64_t tiled_gemm_dot_rows = 12;
 
-// Block sizes in elements. A panel of B is used from the first-level cache or, streaming, from the second, which
-// holds a block of A (480 KiB). Measured: longer blocks of k spare C a way to memory and back.
+// In elements. A panel of B is used from the first-level cache or, streaming, from the second. Measured: longer blocks
+// of k spare C a way to memory and back.
 constexpr int64_t longest_k_block = 512;
-template <class T>
-constexpr int64_t most_rows_in_block = 960 / static_cast<int64_t>(sizeof(T));
+
+// The column_stride of an A that is packed in panels: one for each tile, of the tile's rows, which lie together for
+// each step of k. (How many rows a tile has follows from how many A has.)
+constexpr int64_t in_panels = -1;
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t unit) { return divide_up(a, unit) * unit; }
@@ -63,16 +67,20 @@ constexpr int64_t round_up(int64_t a, int64_t unit) { return divide_up(a, unit) 
 // `size` cut into the fewest parts of at most `longest`, as even as they go: the length of a part.
 constexpr int64_t even_part(int64_t size, int64_t longest) { return divide_up(size, divide_up(size, longest)); }
 
-// Rows whose starts fall on the same few sets of the first-level cache push each other out.
+// Rows that a tile uses at a time, and whose starts fall on the same few sets of the first-level cache, push each other
+// out. `stride` is in elements.
 template <class T>
-constexpr bool rows_crowd(int64_t stride) {
-  return stride * static_cast<int64_t>(sizeof(T)) % 2048 == 0;
+constexpr bool rows_crowd(int64_t stride, int64_t rows) {
+  constexpr int64_t way = 4096;
+  const int64_t places = way / std::gcd(way, stride * static_cast<int64_t>(sizeof(T)));
+  return rows > 5 * places;
 }
 
 template <class T>
-bool must_pack_a(int64_t m, int64_t n, int64_t panel, const Matrix<const T>& a) {
-  if (m == 1 || n <= 2 * panel) return false;
-  return a.column_stride == 1 ? rows_crowd<T>(a.row_stride) : a.row_stride != 1 || n > 4 * panel;
+bool must_pack_a(int64_t m, int64_t n, TileSize tile, const Matrix<const T>& a) {
+  if (m == 1 || n <= 2 * tile.columns) return false;
+  if (a.column_stride == 1) return rows_crowd<T>(a.row_stride, tile.rows);
+  return a.row_stride != 1 || n > 4 * tile.columns;
 }
 
 // How far apart the rows of a packed A lie: whole cache lines, and they do not crowd.
@@ -80,16 +88,16 @@ template <class T>
 constexpr int64_t packed_row(int64_t k) {
   constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
   const int64_t row = round_up(k, line);
-  return rows_crowd<T>(row) ? row + line : row;
+  return rows_crowd<T>(row, 12) ? row + line : row;
 }
 template <class T>
 constexpr int64_t packed_rows_size(int64_t rows, int64_t k) {
   return rows * packed_row<T>(k);
 }
-// A [rows, k] as it lies when it is packed at `to`: by columns if it did, by rows otherwise.
+// A [rows, k] as it lies when it is packed at `to`: in panels if it lay by columns, by rows otherwise.
 template <class T>
-Matrix<const T> packed_rows(int64_t rows, int64_t k, const Matrix<const T>& a, const T* to) {
-  if (a.row_stride == 1 && a.column_stride != 1) return {to, 1, rows};
+Matrix<const T> packed_rows(int64_t k, const Matrix<const T>& a, const T* to) {
+  if (a.row_stride == 1 && a.column_stride != 1) return {to, 1, in_panels};
   return {to, packed_row<T>(k), 1};
 }
 

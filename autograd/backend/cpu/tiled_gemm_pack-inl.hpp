@@ -24,8 +24,30 @@ constexpr int64_t most_lanes = 64 / static_cast<int64_t>(sizeof(T));
 template <class T>
 using Tag = hn::CappedTag<T, static_cast<size_t>(most_lanes<T>)>;
 constexpr int wide_vectors = 4;
+
+// A tile is tile_rows rows by two vectors: 24 sums, 2 vectors of B and an element of A in 32 registers, or 12 in 16.
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3
+template <class T>
+constexpr int tile_rows = 6;
+#else
+template <class T>
+constexpr int tile_rows = 12;
+#endif
+// With a block of k they are 480 KiB, or 240 where processors that have no longer vectors have half the cache.
+template <class T>
+constexpr int64_t block_rows = 20 * tile_rows<T> * 4 / static_cast<int64_t>(sizeof(T));
+
+// `rows` rows shared out between as few tiles as there can be, so that none is much shorter than the others: the first
+// `full` tiles have `height` rows, the rest one less.
+struct TileShares {
+  int64_t count, height, full;
+  HWY_INLINE TileShares(int64_t rows, int64_t longest)
+      : count((rows + longest - 1) / longest), height((rows + count - 1) / count), full(rows - (height - 1) * count) {}
+  HWY_INLINE int64_t height_of(int64_t tile) const { return tile < full ? height : height - 1; }
+};
+
 // Rows lie far apart, where the processor's own prefetching begins anew with each.
-constexpr int64_t rows_ahead = 8;
+constexpr int64_t rows_ahead = 8, columns_ahead = 8;
 
 // The first `count` (1 to a whole vector) elements at `from`, which are all that is read; zeros after them.
 template <class D, class T>
@@ -133,15 +155,43 @@ HWY_INLINE void copy(const T* from, int64_t count, T* to, int64_t next) {
   for (; i < count; ++i) to[i] = from[i];
 }
 
+// Columns [rows, k] of A, which lie along the rows, as panels of tile_rows<T> rows or one less.
+template <class T>
+void pack_row_panels(int64_t rows, int64_t k, Matrix<const T> a, T* to) {
+  const Tag<T> d;
+  const int64_t lanes = hn::Lanes(d), stride = a.column_stride;
+  constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+  const TileShares shares(rows, tile_rows<T>);
+  // Whole vectors read and write past the panel's rows: what comes next in A, and what the panel's next steps
+  // overwrite. Not in its last steps, whose next is the beginning of another panel.
+  const int64_t shortest = shares.height_of(shares.count - 1);
+  const int64_t whole = stride >= shares.height + lanes ? k - divide_up(lanes, shortest) : 0;
+  for (int64_t p = 0; p < k; ++p) {
+    const T* from = a.data + p * stride;
+    for (int64_t i = 0; i < rows; i += line) hwy::Prefetch(from + columns_ahead * stride + i);
+    int64_t i = 0;
+    for (int64_t t = 0; t < shares.count; ++t) {
+      const int64_t height = shares.height_of(t);
+      T* panel = to + i * k + p * height;
+      if (p < whole) {
+        for (int64_t r = 0; r < height; r += lanes) hn::StoreU(hn::LoadU(d, from + i + r), d, panel + r);
+      } else {
+        for (int64_t r = 0; r < height; ++r) panel[r] = from[i + r];
+      }
+      i += height;
+    }
+  }
+}
+
 // A [rows, k], close together. Returns how it lies there.
 template <class T>
 Matrix<const T> pack_rows(int64_t rows, int64_t k, Matrix<const T> a, T* to) {
-  const Matrix<const T> packed = packed_rows(rows, k, a, to);
+  const Matrix<const T> packed = packed_rows(k, a, to);
   const int64_t row = packed.row_stride;
-  if (a.column_stride == 1) {
+  if (packed.column_stride == in_panels) {
+    pack_row_panels(rows, k, a, to);
+  } else if (a.column_stride == 1) {
     for (int64_t i = 0; i < rows; ++i) copy(a.data + i * a.row_stride, k, to + i * row, 4 * a.row_stride);
-  } else if (a.row_stride == 1) {
-    for (int64_t p = 0; p < k; ++p) copy(a.data + p * a.column_stride, rows, to + p * rows, 2 * a.column_stride);
   } else {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t p = 0; p < k; ++p) to[i * row + p] = a.data[i * a.row_stride + p * a.column_stride];
