@@ -227,10 +227,11 @@ struct Kernels {
   /// y [N, H, L, Dv], its last dimension dense. alibi: undefined, or slopes [H], f64, dense. mask:
   /// undefined, or expanded to [N, H, L, S], boolean or i64 (0 blocks) or of q's dtype (added; -inf blocks); key_mask:
   /// undefined, or [N, S], boolean or i64. statistics [N, H, 2, L], dense: of each row the largest score and the
-  /// inverse of the sum of exponentials, 0 for rows with nothing to attend to.
+  /// inverse of the sum of exponentials, 0 for rows with nothing to attend to; in q's dtype, or f32 where that has 16
+  /// bits. Such q, k and v are given to this row and the next two up to `widest_narrow_attention` alone.
   void (*attention)(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                     const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
-  /// Of each row the sum of dy y, [N, H, L], dense; the last dimension of dy and y is dense.
+  /// Of each row the sum of dy y, [N, H, L], dense, in the statistics' dtype; the last dimension of dy and y is dense.
   void (*attention_delta)(const Tensor& delta, const Tensor& dy, const Tensor& y);
   /// The gradients of q, k and v, their last dimension dense; each may be undefined: not wanted. Each may be the tensor
   /// itself of which it is the gradient, written over. y may be attention_delta()'s result in place of the output.
@@ -238,6 +239,7 @@ struct Kernels {
                          const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                          const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
                          const AttentionSettings& settings);
+  int64_t widest_narrow_attention;  ///< the most that D and Dv can be in 16 bits; -1: no 16 bits
 
   // ---- Rotary positions: y and x [..., T, D], any strides but y's last dimension dense; cosines and sines [T, pairs],
   /// dense, of their dtype or f32 where that has 16 bits. Pairs of the first elements are turned, `back` by the

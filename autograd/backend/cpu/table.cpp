@@ -45,6 +45,7 @@ constexpr Kernels cpu_table{
     .attention = cpu_backend::attention,
     .attention_delta = cpu_backend::attention_delta,
     .attention_grad = cpu_backend::attention_grad,
+    .widest_narrow_attention = -1,
     .rotate = cpu_backend::rotate,
     .uniform = cpu_backend::uniform,
     .normal = cpu_backend::normal,

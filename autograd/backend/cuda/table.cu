@@ -40,6 +40,7 @@ const Kernels table{
     .attention = attention,
     .attention_delta = attention_delta,
     .attention_grad = attention_grad,
+    .widest_narrow_attention = most_tensor_width,
     .rotate = rotate,
     .uniform = uniform,
     .normal = normal,

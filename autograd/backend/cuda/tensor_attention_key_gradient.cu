@@ -1,0 +1,147 @@
+// Attention backward on bf16 and f16, dk and dv: a walk over queries for tiles of keys. See
+// tensor_attention_backward.cu. Scores and their gradients are those of a tile turned over: a row is a key.
+#include <algorithm>
+
+#include <regard/autograd/backend/cuda/tensor_attention.hpp>
+#include <regard/autograd/backend/cuda/tensor_score_gradient.hpp>
+
+namespace regard::cuda_backend {
+namespace {
+
+template <class Tile>
+constexpr size_t key_shared(int rows) {
+  return static_cast<size_t>(2 * rows + 2 * Tile::columns) * Tile::stride * sizeof(typename Tile::E) +
+         Tile::columns * sizeof(TensorRow);
+}
+
+/// Where part z of the queries and heads puts its sums: the gradient itself, or `dense`.
+template <class E>
+struct TensorGradient {
+  HeadRows<E> rows;  // no data: not wanted
+  float* dense;
+  int64_t part;  // from one part to the next
+};
+
+/// Blocks: x: tiles of keys of heads of keys; z: parts of the queries that use them.
+template <class Tile>
+__global__ void __launch_bounds__(Tile::most_threads)
+    tensor_key_gradient_kernel(AttentionProblem<typename Tile::E> p, TensorGradient<typename Tile::E> to_dk,
+                               TensorGradient<typename Tile::E> to_dv) {
+  using E = typename Tile::E;
+  const int block_rows = Tile::rows();
+  E* const k = dynamic_shared<E>();                                                    // [rows, width]
+  E* const v = k + block_rows * Tile::stride;                                          // [rows, width]
+  E* const q = v + block_rows * Tile::stride;                                          // [columns, width]
+  E* const dy = q + Tile::columns * Tile::stride;                                      // [columns, width]
+  auto* const rows = reinterpret_cast<TensorRow*>(dy + Tile::columns * Tile::stride);  // [columns]
+
+  const int tiles = (p.keys + block_rows - 1) / block_rows, key_heads = p.heads / p.group;
+  const int head = static_cast<int>(blockIdx.x) / tiles, n = head / key_heads, key_head = head - n * key_heads;
+  const int first_key = (static_cast<int>(blockIdx.x) - head * tiles) * block_rows;
+  const bool wants_dk = static_cast<bool>(to_dk.rows), wants_dv = static_cast<bool>(to_dv.rows);
+  const float log2_scale = p.scale * log2_of_e<float>;
+
+  // Tiles of queries that see any of these keys, one head after the other.
+  const int first_seeing = p.causal ? max(0, first_key - (p.keys - p.queries)) / Tile::columns : 0;
+  const int head_tiles = max(0, (p.queries + Tile::columns - 1) / Tile::columns - first_seeing);
+  const int part_tiles = (p.group * head_tiles + static_cast<int>(gridDim.z) - 1) / static_cast<int>(gridDim.z);
+  const int begin = static_cast<int>(blockIdx.z) * part_tiles;
+  const int end = min(p.group * head_tiles, begin + part_tiles);
+
+  typename Tile::Result dk, dv;
+  set_zero_parts(dk);
+  set_zero_parts(dv);
+  load_tile<Tile>(k, block_rows, p.k, p.k.at(n, key_head), first_key, p.keys, p.width);
+  load_tile<Tile>(v, block_rows, p.v, p.v.at(n, key_head), first_key, p.keys, p.value_width);
+
+  for (int tile = begin; tile < end; ++tile) {
+    const int member = tile / head_tiles, h = key_head * p.group + member;
+    const int first_query = (first_seeing + tile - member * head_tiles) * Tile::columns;
+    const HeadMask<E> mask(p, n, h);
+    uint32_t allowed = ~uint32_t{0}, kept = ~uint32_t{0};
+    if (Tile::reads_allowed(p)) {
+      allowed = read_score_bits<Tile>(
+          [&](int row, int column) { return mask.allows(p, first_query + column, first_key + row); });
+      if (!__syncthreads_or(allowed != 0)) continue;
+    } else {
+      __syncthreads();  // nothing reads the former tile any more
+    }
+    load_tile<Tile>(q, Tile::columns, p.q, p.q.at(n, h), first_query, p.queries, p.width);
+    load_tile<Tile>(dy, Tile::columns, p.dy, p.dy.at(n, h), first_query, p.queries, p.value_width);
+    for (int i = static_cast<int>(threadIdx.x); i < Tile::columns; i += static_cast<int>(blockDim.x))
+      rows[i] = read_tensor_row(p, n * p.heads + h, first_query + i);
+    if (Tile::drops(p))
+      kept = read_score_bits<Tile>(
+          [&](int row, int column) { return mask.keeps(p, first_query + column, first_key + row); });
+    wait_for_copies();
+    __syncthreads();
+
+    typename Tile::Scores scores, gradients;
+    multiply_rows<Tile>(scores, k, q, p.width);
+    if (wants_dk)
+      multiply_rows<Tile>(gradients, v, dy, p.value_width);
+    else
+      set_zero_parts(gradients);
+    const bool plain = Tile::plain(p, first_query, Tile::columns, first_key, block_rows);
+#pragma unroll
+    for (int j = 0; j < Tile::score_parts; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int query = first_query + Tile::column(j, e), key = first_key + Tile::row(e);
+        const bool is_allowed = plain || (query < p.queries && key < p.visible_keys(query) && has_bit(allowed, j, e));
+        float& score = scores[j][e];
+        if (!plain && is_allowed && Tile::adds_to_scores(p))
+          score = mask.masked(p, query, key, score * p.scale) * log2_of_e<float>;
+        else
+          score *= log2_scale;
+        tensor_score_gradient<Tile>(p, rows[Tile::column(j, e)], is_allowed, has_bit(kept, j, e), score,
+                                    gradients[j][e]);
+      }
+    if (wants_dv) add_weighted<Tile>(dv, scores, dy, p.value_width);
+    if (wants_dk) add_weighted<Tile>(dk, gradients, q, p.width);
+  }
+  wait_for_copies();
+  __syncthreads();  // where no tile came, others may still write to this warp's rows of k and v
+  const auto store = [&](const TensorGradient<E>& to, E* own, int width, const typename Tile::Result& result,
+                         float factor) {
+    if (to.dense)
+      store_part<Tile>(to.dense + blockIdx.z * to.part + static_cast<int64_t>(head) * p.keys * width, first_key, p.keys,
+                       width, result, factor);
+    else
+      store_rows<Tile>(to.rows.at(n, key_head), to.rows, own, first_key, p.keys, width, result, {factor, factor});
+  };
+  if (wants_dk) store(to_dk, k, p.width, dk, p.scale);
+  if (wants_dv) store(to_dv, v, p.value_width, dv, 1);
+}
+
+template <class Tile, class E>
+void run(const AttentionProblem<E>& p, const Target<E>& dk, const Target<E>& dv, int64_t parts, cudaStream_t stream) {
+  static_assert(key_shared<Tile>(Tile::most_rows) <= most_shared_bytes);
+  const int64_t heads = int64_t{p.batch} * (p.heads / p.group);
+  const int warps = tensor_warps(heads, p.keys), rows = warps * Tile::warp_rows;
+  const dim3 grid(static_cast<unsigned>(heads * ((p.keys + rows - 1) / rows)), 1, static_cast<unsigned>(parts));
+  const auto to = [](const Target<E>& x) { return TensorGradient<E>{x.rows(), x.parts(), x.part()}; };
+  launch("scaled_dot_product_attention", stream,
+         {grid, dim3(static_cast<unsigned>(32 * warps)), key_shared<Tile>(rows)}, tensor_key_gradient_kernel<Tile>, p,
+         to(dk), to(dv));
+}
+
+}  // namespace
+
+template <class E>
+void tensor_key_gradient(const AttentionProblem<E>& p, const Target<E>& dk, const Target<E>& dv, int64_t parts,
+                         cudaStream_t stream) {
+  const bool plain = p.is_plain();
+  if (std::max(p.width, p.value_width) <= 64)
+    plain ? run<TensorTile<E, 64, tensor_query_columns, false>>(p, dk, dv, parts, stream)
+          : run<TensorTile<E, 64, tensor_query_columns, true>>(p, dk, dv, parts, stream);
+  else
+    plain ? run<TensorTile<E, 128, tensor_query_columns, false>>(p, dk, dv, parts, stream)
+          : run<TensorTile<E, 128, tensor_query_columns, true>>(p, dk, dv, parts, stream);
+}
+template void tensor_key_gradient(const AttentionProblem<bfloat16>&, const Target<bfloat16>&, const Target<bfloat16>&,
+                                  int64_t, cudaStream_t);
+template void tensor_key_gradient(const AttentionProblem<float16>&, const Target<float16>&, const Target<float16>&,
+                                  int64_t, cudaStream_t);
+
+}  // namespace regard::cuda_backend
