@@ -239,7 +239,6 @@ struct Kernels {
                          const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                          const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
                          const AttentionSettings& settings);
-  int64_t widest_narrow_attention;  ///< the most that D and Dv can be in 16 bits; -1: no 16 bits
 
   // ---- Rotary positions: y and x [..., T, D], any strides but y's last dimension dense; cosines and sines [T, pairs],
   /// dense, of their dtype or f32 where that has 16 bits. Pairs of the first elements are turned, `back` by the
@@ -264,6 +263,10 @@ struct Kernels {
   void (*norm_squared)(const Tensor& y, std::span<const Tensor> list);
   /// Multiplies the same by largest / (norm + 1e-6) where that is below 1 and the norm, one f64 number, finite.
   void (*limit_norm)(std::span<const Tensor> list, const Tensor& norm, double largest);
+
+  // ---- Limits
+  /// The widest heads, D and Dv, that attention takes in 16 bits; -1: it takes none.
+  int64_t widest_narrow_attention;
 };
 
 /// The table of a device.

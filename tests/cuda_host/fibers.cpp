@@ -204,6 +204,8 @@ void Runner::wait_for_block(const char* name) {
   ++block_.number;
 }
 
+bool same_name(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
 unsigned Runner::existing(unsigned mask) const {
   const unsigned first = current_->number / warp_size * warp_size;
   return count_ - first >= warp_size ? mask : mask & ((1U << (count_ - first)) - 1);
@@ -218,7 +220,7 @@ void Runner::wait_for_warp(unsigned mask, const char* name) {
     barrier.name = name;
   } else if (barrier.mask != mask) {
     conflict_ = "lanes of a warp meet with different masks";
-  } else if (std::strcmp(barrier.name, name) != 0) {
+  } else if (!same_name(barrier.name, name)) {
     conflict_ = "lanes of a warp meet in different functions";
   }
   if (++barrier.arrived < static_cast<unsigned>(__popc(mask))) return wait(barrier, name);
@@ -252,7 +254,7 @@ void Runner::meet(void* own, void (*work)(void* const*), const char* name) {
   Warp& one = warp();
   if (existing(all) != all) conflict_ = "an instruction for 32 lanes in a warp of fewer";
   one.values[lane()] = reinterpret_cast<uint64_t>(own);
-  if (one.barrier.arrived + 1 == warp_size && std::strcmp(one.barrier.name, name) == 0 && !conflict_) {
+  if (one.barrier.arrived + 1 == warp_size && same_name(one.barrier.name, name) && !conflict_) {
     void* given[warp_size];
     for (unsigned i = 0; i < warp_size; ++i) given[i] = reinterpret_cast<void*>(one.values[i]);
     work(given);

@@ -45,7 +45,6 @@ constexpr Kernels cpu_table{
     .attention = cpu_backend::attention,
     .attention_delta = cpu_backend::attention_delta,
     .attention_grad = cpu_backend::attention_grad,
-    .widest_narrow_attention = -1,
     .rotate = cpu_backend::rotate,
     .uniform = cpu_backend::uniform,
     .normal = cpu_backend::normal,
@@ -57,6 +56,7 @@ constexpr Kernels cpu_table{
     .lion_step = cpu_backend::lion_step,
     .norm_squared = cpu_backend::norm_squared,
     .limit_norm = cpu_backend::limit_norm,
+    .widest_narrow_attention = -1,
 };
 
 std::atomic<const Kernels*> cpu_in_use{&cpu_table};

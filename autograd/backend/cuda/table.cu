@@ -40,7 +40,6 @@ const Kernels table{
     .attention = attention,
     .attention_delta = attention_delta,
     .attention_grad = attention_grad,
-    .widest_narrow_attention = most_tensor_width,
     .rotate = rotate,
     .uniform = uniform,
     .normal = normal,
@@ -52,6 +51,7 @@ const Kernels table{
     .lion_step = lion_step,
     .norm_squared = norm_squared,
     .limit_norm = limit_norm,
+    .widest_narrow_attention = most_tensor_width,
 };
 
 }  // namespace regard::cuda_backend
