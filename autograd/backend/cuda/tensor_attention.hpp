@@ -16,14 +16,11 @@ void tensor_attention_grad(const Tensor& dq, const Tensor& dk, const Tensor& dv,
                            const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
                            const AttentionSettings& settings);
 
-/// dq; dk and dv in the targets' parts of the queries. E: bfloat16 and float16.
+/// Its parts: dq; dk and dv, each undefined where it is not wanted. E: bfloat16 and float16.
 template <class E>
 void tensor_query_gradient(const AttentionProblem<E>& p, const Target<E>& dq, cudaStream_t stream);
 template <class E>
-void tensor_key_gradient(const AttentionProblem<E>& p, const Target<E>& dk, const Target<E>& dv, int64_t parts,
-                         cudaStream_t stream);
-/// Rows of queries that a tile of tensor_key_gradient() has.
-inline constexpr int tensor_query_columns = 32;
+void tensor_key_gradient(const AttentionProblem<E>& p, const Tensor& dk, const Tensor& dv, cudaStream_t stream);
 
 /// Calls f with a value of the type of 16 bits.
 template <class F>
@@ -34,12 +31,16 @@ void visit_half(DType dtype, F&& f) {
     f(float16{});
 }
 
-/// Warps of a block, of 16 rows each: four, fewer where there are few rows or too few blocks for the GPU.
-inline int tensor_warps(int64_t heads, int64_t length) {
-  const auto blocks = [&](int warps) { return heads * ((length + 16 * warps - 1) / (16 * warps)); };
-  int warps = 4;
-  while (warps > 1 && (8 * warps >= length || blocks(warps) < device_limits().multiprocessors)) warps /= 2;
-  return warps;
+/// Whether blocks of `rows` rows keep the GPU busy, and more than half of a block's rows are there.
+template <int rows>
+bool fills_gpu(int64_t heads, int64_t length) {
+  return 2 * length > rows && heads * ((length + rows - 1) / rows) >= device_limits().multiprocessors;
+}
+/// Warps of a block: four, fewer where there are few rows or too few blocks for the GPU.
+template <class Tile>
+int tensor_warps(int64_t heads, int64_t length) {
+  if (fills_gpu<4 * Tile::warp_rows>(heads, length)) return 4;
+  return fills_gpu<2 * Tile::warp_rows>(heads, length) ? 2 : 1;
 }
 
 }  // namespace regard::cuda_backend

@@ -1,7 +1,5 @@
 // Attention backward on bf16 and f16 by matrix instructions: the two walks of attention_backward.cu, by
 // tensor_attention_query_gradient.cu and tensor_attention_key_gradient.cu.
-#include <algorithm>
-
 #include <regard/autograd/backend/cuda/functions.hpp>
 #include <regard/autograd/backend/cuda/tensor_attention.hpp>
 
@@ -11,7 +9,6 @@ void tensor_attention_grad(const Tensor& dq, const Tensor& dk, const Tensor& dv,
                            const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                            const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
                            const AttentionSettings& settings) {
-  constexpr const char* name = "scaled_dot_product_attention";
   visit_half(q.dtype(), [&]<class E>(E) {
     auto p = make_attention_problem<E>(statistics, q, k, v, mask, key_mask, alibi, settings);
     p.dy = rows_of<const E>(dy);
@@ -23,20 +20,8 @@ void tensor_attention_grad(const Tensor& dq, const Tensor& dk, const Tensor& dv,
     const bool wants_keys = dk.defined() || dv.defined();
     const Target<E> query_target(dq, !is_over(dq, q) || !wants_keys, 1);
     if (dq.defined()) tensor_query_gradient(p, query_target, stream);
-    if (wants_keys) {
-      const int64_t heads = k.size(0) * k.size(1);
-      const int rows = 16 * tensor_warps(heads, p.keys);
-      const int64_t blocks = heads * ((p.keys + rows - 1) / rows);
-      const int64_t tiles = int64_t{p.group} * ((p.queries + tensor_query_columns - 1) / tensor_query_columns);
-      const int64_t busy = device_limits().multiprocessors;  // with fewer blocks the queries are split
-      const int64_t parts =
-          blocks == 0 ? 1 : std::clamp<int64_t>(2 * busy / blocks, 1, std::clamp<int64_t>(tiles / 4, 1, 16));
-      const Target<E> key_target(dk, true, parts), value_target(dv, true, parts);
-      tensor_key_gradient(p, key_target, value_target, parts, stream);
-      key_target.finish(name);
-      value_target.finish(name);
-    }
-    query_target.finish(name);
+    if (wants_keys) tensor_key_gradient(p, dk, dv, stream);
+    query_target.finish("scaled_dot_product_attention");
   });
 }
 

@@ -19,37 +19,48 @@ constexpr size_t forward_shared(int rows) {
   return static_cast<size_t>(rows + 2 * Tile::columns) * Tile::stride * sizeof(typename Tile::E);
 }
 
-/// Of the two rows that this lane has elements of. Scores are in powers of two.
+/// Of the two rows of each part that this lane has elements of. Scores are in powers of two.
 template <class Tile>
 struct RunningSoftmax {
-  float largest[2] = {-infinity<float>(), -infinity<float>()};
-  float total[2] = {0, 0};  // of this lane's columns alone
+  float largest[Tile::warp_parts][2], total[Tile::warp_parts][2];  // total: of this lane's columns alone
+
+  __device__ RunningSoftmax() {
+#pragma unroll
+    for (int i = 0; i < Tile::warp_parts; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        largest[i][r] = -infinity<float>();
+        total[i][r] = 0;
+      }
+  }
 
   /// Scores to exponentials; what came before is brought to the same largest score.
   __device__ void add(typename Tile::Scores& scores, typename Tile::Result& output) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float most = largest[r];
+    for (int i = 0; i < Tile::warp_parts; ++i)
 #pragma unroll
-      for (int j = 0; j < Tile::score_parts; ++j)
-        most = Larger()(Larger()(most, scores[j][2 * r]), scores[j][2 * r + 1]);
-      most = warp_reduce(most, Larger(), 4);
-      const float shift = shift_of(most), rescale = quick_exp2(largest[r] - shift);
-      largest[r] = most;
-      total[r] *= rescale;
+      for (int r = 0; r < 2; ++r) {
+        float most = largest[i][r];
 #pragma unroll
-      for (int j = 0; j < Tile::score_parts; ++j)
+        for (int j = 0; j < Tile::score_parts; ++j)
+          most = Larger()(Larger()(most, scores[i][j][2 * r]), scores[i][j][2 * r + 1]);
+        most = warp_reduce(most, Larger(), 4);
+        const float shift = shift_of(most), rescale = quick_exp2(largest[i][r] - shift);
+        largest[i][r] = most;
+        total[i][r] *= rescale;
 #pragma unroll
-        for (int e = 2 * r; e < 2 * r + 2; ++e) {
-          scores[j][e] = quick_exp2(scores[j][e] - shift);
-          total[r] += scores[j][e];
+        for (int j = 0; j < Tile::score_parts; ++j)
+#pragma unroll
+          for (int e = 2 * r; e < 2 * r + 2; ++e) {
+            scores[i][j][e] = quick_exp2(scores[i][j][e] - shift);
+            total[i][r] += scores[i][j][e];
+          }
+#pragma unroll
+        for (int j = 0; j < Tile::result_parts; ++j) {
+          output[i][j][2 * r] *= rescale;
+          output[i][j][2 * r + 1] *= rescale;
         }
-#pragma unroll
-      for (int j = 0; j < Tile::result_parts; ++j) {
-        output[j][2 * r] *= rescale;
-        output[j][2 * r + 1] *= rescale;
       }
-    }
   }
 };
 
@@ -80,14 +91,15 @@ __global__ void __launch_bounds__(Tile::most_threads)
     end = min(end, key + part_keys);
   }
 
-  uint32_t allowed = ~uint32_t{0};  // of the scores of the tile at `key`
+  typename Tile::Bits allowed;  // of the scores of the tile at `key`
+  set_all_bits<Tile>(allowed);
   // The next tile from `first_key` on in which any query may attend to any key.
   const auto find_tile = [&](int first_key) {
     if (!Tile::reads_allowed(p)) return first_key;
     for (; first_key < end; first_key += Tile::columns) {
-      allowed = read_score_bits<Tile>(
-          [&](int row, int column) { return mask.allows(p, first_query + row, first_key + column); });
-      if (__syncthreads_or(allowed != 0)) break;
+      const bool any = read_score_bits<Tile>(
+          allowed, [&](int row, int column) { return mask.allows(p, first_query + row, first_key + column); });
+      if (__syncthreads_or(any)) break;
     }
     return first_key;
   };
@@ -98,14 +110,16 @@ __global__ void __launch_bounds__(Tile::most_threads)
 
   RunningSoftmax<Tile> softmax;
   typename Tile::Result output;
-  set_zero_parts(output);
+  set_zero_result<Tile>(output);
   const float log2_scale = p.scale * log2_of_e<float>;
-  int visible[2];  // keys to each of this lane's queries
+  int visible[Tile::warp_parts][2];  // keys to each of this lane's queries
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int query = first_query + Tile::row(2 * r);
-    visible[r] = query < p.queries ? p.visible_keys(query) : 0;
-  }
+  for (int i = 0; i < Tile::warp_parts; ++i)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = first_query + Tile::row(i, 2 * r);
+      visible[i][r] = query < p.queries ? p.visible_keys(query) : 0;
+    }
 
   key = find_tile(key);
   if (key < end) {
@@ -121,27 +135,22 @@ __global__ void __launch_bounds__(Tile::most_threads)
     multiply_rows<Tile>(scores, q, k, p.width);
 
     const bool plain = Tile::plain(p, first_query, queries, key, Tile::columns);
-#pragma unroll
-    for (int j = 0; j < Tile::score_parts; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        float& score = scores[j][e];
-        const int at = key + Tile::column(j, e);
-        if (!plain && (at >= visible[e / 2] || !has_bit(allowed, j, e)))
-          score = -infinity<float>();
-        else if (!plain && Tile::adds_to_scores(p))
-          score = mask.masked(p, first_query + Tile::row(e), at, score * p.scale) * log2_of_e<float>;
-        else
-          score *= log2_scale;
-      }
+    each_score<Tile>([&](int i, int j, int e) {
+      float& score = scores[i][j][e];
+      const int at = key + Tile::column(j, e);
+      if (!plain && (at >= visible[i][e / 2] || !has_bit(allowed[i], j, e)))
+        score = -infinity<float>();
+      else if (!plain && Tile::adds_to_scores(p))
+        score = mask.masked(p, first_query + Tile::row(i, e), at, score * p.scale) * log2_of_e<float>;
+      else
+        score *= log2_scale;
+    });
     softmax.add(scores, output);
     if (Tile::drops(p)) {
-      const uint32_t kept =
-          read_score_bits<Tile>([&](int row, int column) { return mask.keeps(p, first_query + row, key + column); });
-#pragma unroll
-      for (int j = 0; j < Tile::score_parts; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) scores[j][e] = has_bit(kept, j, e) ? scores[j][e] * p.keep_scale : 0;
+      typename Tile::Bits kept;
+      read_score_bits<Tile>(kept, [&](int row, int column) { return mask.keeps(p, first_query + row, key + column); });
+      each_score<Tile>(
+          [&](int i, int j, int e) { scores[i][j][e] = has_bit(kept[i], j, e) ? scores[i][j][e] * p.keep_scale : 0; });
     }
 
     wait_for_copies();
@@ -151,43 +160,50 @@ __global__ void __launch_bounds__(Tile::most_threads)
     add_weighted<Tile>(output, scores, v, p.value_width);
   }
 
-  float factor[2];
+  float factor[Tile::warp_parts][2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    softmax.total[r] = warp_reduce(softmax.total[r], Plus(), 4);
-    factor[r] = softmax.total[r] == 0 ? 0 : 1 / softmax.total[r];
-    softmax.largest[r] /= log2_of_e<float>;
-  }
-  const bool writes_statistics = Tile::lane() % 4 == 0;
+  for (int i = 0; i < Tile::warp_parts; ++i)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      softmax.total[i][r] = warp_reduce(softmax.total[i][r], Plus(), 4);
+      factor[i][r] = softmax.total[i][r] == 0 ? 0 : 1 / softmax.total[i][r];
+      softmax.largest[i][r] /= log2_of_e<float>;
+    }
   const int64_t first_row = static_cast<int64_t>(head) * p.queries;
+  // Calls f(i, r, query) for the rows whose statistics are this lane's to write.
+  const auto each_row = [&](const auto& f) {
+    if (Tile::lane() % 4 != 0) return;
+#pragma unroll
+    for (int i = 0; i < Tile::warp_parts; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        if (const int query = first_query + Tile::row(i, 2 * r); query < p.queries) f(i, r, query);
+  };
   if (parts.count > 1) {
     const int64_t part_row = static_cast<int64_t>(blockIdx.z) * p.batch * p.heads * p.queries + first_row;
     store_part<Tile>(parts.output + part_row * p.value_width, first_query, p.queries, p.value_width, output, 1);
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      if (const int query = first_query + Tile::row(2 * r); writes_statistics && query < p.queries) {
-        parts.largest[part_row + query] = softmax.largest[r];
-        parts.total[part_row + query] = softmax.total[r];
-      }
+    each_row([&](int i, int r, int query) {
+      parts.largest[part_row + query] = softmax.largest[i][r];
+      parts.total[part_row + query] = softmax.total[i][r];
+    });
     return;
   }
-  store_rows<Tile>(y.at(n, h), y, q, first_query, p.queries, p.value_width, output, factor);
-#pragma unroll
-  for (int r = 0; r < 2; ++r)
-    if (const int query = first_query + Tile::row(2 * r); writes_statistics && query < p.queries) {
-      p.statistics[2 * first_row + query] = softmax.total[r] == 0 ? 0 : softmax.largest[r];
-      p.statistics[2 * first_row + p.queries + query] = factor[r];
-    }
+  store_rows<Tile>(y.at(n, h), y, q, first_query, p.queries, p.value_width, output,
+                   [&](int i, int e) { return factor[i][e / 2]; });
+  each_row([&](int i, int r, int query) {
+    p.statistics[2 * first_row + query] = softmax.total[i][r] == 0 ? 0 : softmax.largest[i][r];
+    p.statistics[2 * first_row + p.queries + query] = factor[i][r];
+  });
 }
 
 template <class Tile, class E>
 void run_forward(const AttentionProblem<E>& p, const Tensor& y) {
   static_assert(forward_shared<Tile>(Tile::most_rows) <= most_shared_bytes);
   const int64_t heads = int64_t{p.batch} * p.heads;
-  const int warps = tensor_warps(heads, p.queries), rows = warps * Tile::warp_rows;
+  const int warps = tensor_warps<Tile>(heads, p.queries), rows = warps * Tile::warp_rows;
   const int64_t blocks = heads * ((p.queries + rows - 1) / rows);
   // Small blocks share a multiprocessor; each part has a few tiles of keys, so that it is worth its start.
-  const int64_t wanted = int64_t{device_limits().multiprocessors} * (warps == 1 ? 8 : 2);
+  const int64_t wanted = int64_t{device_limits().multiprocessors} * (rows == 16 ? 8 : 2);
   const int64_t worth = p.keys / (4 * Tile::columns);
   const int64_t count = std::clamp<int64_t>(wanted / blocks, 1, std::clamp<int64_t>(worth, 1, 64));
 
@@ -210,11 +226,11 @@ void tensor_attention(const Tensor& y, const Tensor& statistics, const Tensor& q
   visit_half(q.dtype(), [&]<class E>(E) {
     const auto p = make_attention_problem<E>(statistics, q, k, v, mask, key_mask, alibi, settings);
     if (int64_t{p.batch} * p.heads * p.queries == 0) return;
-    const bool plain = p.is_plain();
+    const bool large = p.is_plain() && fills_gpu<128>(int64_t{p.batch} * p.heads, p.queries);
     if (std::max(p.width, p.value_width) <= 64)
-      plain ? run_forward<TensorTile<E, 64, 64, false>>(p, y) : run_forward<TensorTile<E, 64, 64, true>>(p, y);
+      large ? run_forward<TensorTile<E, 64, 64, false, 2>>(p, y) : run_forward<TensorTile<E, 64, 64, true>>(p, y);
     else
-      plain ? run_forward<TensorTile<E, 128, 64, false>>(p, y) : run_forward<TensorTile<E, 128, 64, true>>(p, y);
+      large ? run_forward<TensorTile<E, 128, 64, false, 2>>(p, y) : run_forward<TensorTile<E, 128, 32, true>>(p, y);
   });
 }
 

@@ -8,6 +8,8 @@
 namespace regard::cuda_backend {
 namespace {
 
+constexpr const char* name = "scaled_dot_product_attention";
+
 template <class Tile>
 constexpr size_t key_shared(int rows) {
   return static_cast<size_t>(2 * rows + 2 * Tile::columns) * Tile::stride * sizeof(typename Tile::E) +
@@ -49,8 +51,8 @@ __global__ void __launch_bounds__(Tile::most_threads)
   const int end = min(p.group * head_tiles, begin + part_tiles);
 
   typename Tile::Result dk, dv;
-  set_zero_parts(dk);
-  set_zero_parts(dv);
+  set_zero_result<Tile>(dk);
+  set_zero_result<Tile>(dv);
   load_tile<Tile>(k, block_rows, p.k, p.k.at(n, key_head), first_key, p.keys, p.width);
   load_tile<Tile>(v, block_rows, p.v, p.v.at(n, key_head), first_key, p.keys, p.value_width);
 
@@ -58,11 +60,13 @@ __global__ void __launch_bounds__(Tile::most_threads)
     const int member = tile / head_tiles, h = key_head * p.group + member;
     const int first_query = (first_seeing + tile - member * head_tiles) * Tile::columns;
     const HeadMask<E> mask(p, n, h);
-    uint32_t allowed = ~uint32_t{0}, kept = ~uint32_t{0};
+    typename Tile::Bits allowed, kept;
+    set_all_bits<Tile>(allowed);
+    set_all_bits<Tile>(kept);
     if (Tile::reads_allowed(p)) {
-      allowed = read_score_bits<Tile>(
-          [&](int row, int column) { return mask.allows(p, first_query + column, first_key + row); });
-      if (!__syncthreads_or(allowed != 0)) continue;
+      const bool any = read_score_bits<Tile>(
+          allowed, [&](int row, int column) { return mask.allows(p, first_query + column, first_key + row); });
+      if (!__syncthreads_or(any)) continue;
     } else {
       __syncthreads();  // nothing reads the former tile any more
     }
@@ -71,8 +75,8 @@ __global__ void __launch_bounds__(Tile::most_threads)
     for (int i = static_cast<int>(threadIdx.x); i < Tile::columns; i += static_cast<int>(blockDim.x))
       rows[i] = read_tensor_row(p, n * p.heads + h, first_query + i);
     if (Tile::drops(p))
-      kept = read_score_bits<Tile>(
-          [&](int row, int column) { return mask.keeps(p, first_query + column, first_key + row); });
+      read_score_bits<Tile>(kept,
+                            [&](int row, int column) { return mask.keeps(p, first_query + column, first_key + row); });
     wait_for_copies();
     __syncthreads();
 
@@ -81,22 +85,19 @@ __global__ void __launch_bounds__(Tile::most_threads)
     if (wants_dk)
       multiply_rows<Tile>(gradients, v, dy, p.value_width);
     else
-      set_zero_parts(gradients);
+      set_zero_scores<Tile>(gradients);
     const bool plain = Tile::plain(p, first_query, Tile::columns, first_key, block_rows);
-#pragma unroll
-    for (int j = 0; j < Tile::score_parts; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int query = first_query + Tile::column(j, e), key = first_key + Tile::row(e);
-        const bool is_allowed = plain || (query < p.queries && key < p.visible_keys(query) && has_bit(allowed, j, e));
-        float& score = scores[j][e];
-        if (!plain && is_allowed && Tile::adds_to_scores(p))
-          score = mask.masked(p, query, key, score * p.scale) * log2_of_e<float>;
-        else
-          score *= log2_scale;
-        tensor_score_gradient<Tile>(p, rows[Tile::column(j, e)], is_allowed, has_bit(kept, j, e), score,
-                                    gradients[j][e]);
-      }
+    each_score<Tile>([&](int i, int j, int e) {
+      const int query = first_query + Tile::column(j, e), key = first_key + Tile::row(i, e);
+      const bool is_allowed = plain || (query < p.queries && key < p.visible_keys(query) && has_bit(allowed[i], j, e));
+      float& score = scores[i][j][e];
+      if (!plain && is_allowed && Tile::adds_to_scores(p))
+        score = mask.masked(p, query, key, score * p.scale) * log2_of_e<float>;
+      else
+        score *= log2_scale;
+      tensor_score_gradient<Tile>(p, rows[Tile::column(j, e)], is_allowed, has_bit(kept[i], j, e), score,
+                                  gradients[i][j][e]);
+    });
     if (wants_dv) add_weighted<Tile>(dv, scores, dy, p.value_width);
     if (wants_dk) add_weighted<Tile>(dk, gradients, q, p.width);
   }
@@ -108,40 +109,45 @@ __global__ void __launch_bounds__(Tile::most_threads)
       store_part<Tile>(to.dense + blockIdx.z * to.part + static_cast<int64_t>(head) * p.keys * width, first_key, p.keys,
                        width, result, factor);
     else
-      store_rows<Tile>(to.rows.at(n, key_head), to.rows, own, first_key, p.keys, width, result, {factor, factor});
+      store_rows<Tile>(to.rows.at(n, key_head), to.rows, own, first_key, p.keys, width, result,
+                       [&](int, int) { return factor; });
   };
   if (wants_dk) store(to_dk, k, p.width, dk, p.scale);
   if (wants_dv) store(to_dv, v, p.value_width, dv, 1);
 }
 
 template <class Tile, class E>
-void run(const AttentionProblem<E>& p, const Target<E>& dk, const Target<E>& dv, int64_t parts, cudaStream_t stream) {
+void run(const AttentionProblem<E>& p, const Tensor& dk, const Tensor& dv, cudaStream_t stream) {
   static_assert(key_shared<Tile>(Tile::most_rows) <= most_shared_bytes);
   const int64_t heads = int64_t{p.batch} * (p.heads / p.group);
-  const int warps = tensor_warps(heads, p.keys), rows = warps * Tile::warp_rows;
-  const dim3 grid(static_cast<unsigned>(heads * ((p.keys + rows - 1) / rows)), 1, static_cast<unsigned>(parts));
+  const int warps = tensor_warps<Tile>(heads, p.keys), rows = warps * Tile::warp_rows;
+  const int64_t blocks = heads * ((p.keys + rows - 1) / rows);
+  const int64_t tiles = int64_t{p.group} * ((p.queries + Tile::columns - 1) / Tile::columns);
+  const int64_t busy = device_limits().multiprocessors;  // with fewer blocks the queries are split
+  const int64_t parts =
+      blocks == 0 ? 1 : std::clamp<int64_t>(2 * busy / blocks, 1, std::clamp<int64_t>(tiles / 4, 1, 16));
+  const Target<E> key_target(dk, true, parts), value_target(dv, true, parts);
   const auto to = [](const Target<E>& x) { return TensorGradient<E>{x.rows(), x.parts(), x.part()}; };
-  launch("scaled_dot_product_attention", stream,
-         {grid, dim3(static_cast<unsigned>(32 * warps)), key_shared<Tile>(rows)}, tensor_key_gradient_kernel<Tile>, p,
-         to(dk), to(dv));
+  const dim3 grid(static_cast<unsigned>(blocks), 1, static_cast<unsigned>(parts));
+  launch(name, stream, {grid, dim3(static_cast<unsigned>(32 * warps)), key_shared<Tile>(rows)},
+         tensor_key_gradient_kernel<Tile>, p, to(key_target), to(value_target));
+  key_target.finish(name);
+  value_target.finish(name);
 }
 
 }  // namespace
 
 template <class E>
-void tensor_key_gradient(const AttentionProblem<E>& p, const Target<E>& dk, const Target<E>& dv, int64_t parts,
-                         cudaStream_t stream) {
-  const bool plain = p.is_plain();
+void tensor_key_gradient(const AttentionProblem<E>& p, const Tensor& dk, const Tensor& dv, cudaStream_t stream) {
+  const bool large = p.is_plain() && fills_gpu<128>(int64_t{p.batch} * (p.heads / p.group), p.keys);
   if (std::max(p.width, p.value_width) <= 64)
-    plain ? run<TensorTile<E, 64, tensor_query_columns, false>>(p, dk, dv, parts, stream)
-          : run<TensorTile<E, 64, tensor_query_columns, true>>(p, dk, dv, parts, stream);
+    large ? run<TensorTile<E, 64, 32, false, 2>>(p, dk, dv, stream)
+          : run<TensorTile<E, 64, 32, true>>(p, dk, dv, stream);
   else
-    plain ? run<TensorTile<E, 128, tensor_query_columns, false>>(p, dk, dv, parts, stream)
-          : run<TensorTile<E, 128, tensor_query_columns, true>>(p, dk, dv, parts, stream);
+    p.is_plain() ? run<TensorTile<E, 128, 32, false>>(p, dk, dv, stream)
+                 : run<TensorTile<E, 128, 32, true>>(p, dk, dv, stream);
 }
-template void tensor_key_gradient(const AttentionProblem<bfloat16>&, const Target<bfloat16>&, const Target<bfloat16>&,
-                                  int64_t, cudaStream_t);
-template void tensor_key_gradient(const AttentionProblem<float16>&, const Target<float16>&, const Target<float16>&,
-                                  int64_t, cudaStream_t);
+template void tensor_key_gradient(const AttentionProblem<bfloat16>&, const Tensor&, const Tensor&, cudaStream_t);
+template void tensor_key_gradient(const AttentionProblem<float16>&, const Tensor&, const Tensor&, cudaStream_t);
 
 }  // namespace regard::cuda_backend

@@ -34,35 +34,38 @@ __global__ void __launch_bounds__(Tile::most_threads)
   const bool blocks_keys = Tile::masked && p.blocks_keys();
   const float log2_scale = p.scale * log2_of_e<float>;
 
-  TensorRow rows[2];
-  int visible[2];  // keys to each of this lane's queries
+  TensorRow rows[Tile::warp_parts][2];
+  int visible[Tile::warp_parts][2];  // keys to each of this lane's queries
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int query = first_query + Tile::row(2 * r);
-    rows[r] = read_tensor_row(p, head, query);
-    visible[r] = query < p.queries ? p.visible_keys(query) : 0;
-  }
+  for (int i = 0; i < Tile::warp_parts; ++i)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = first_query + Tile::row(i, 2 * r);
+      rows[i][r] = read_tensor_row(p, head, query);
+      visible[i][r] = query < p.queries ? p.visible_keys(query) : 0;
+    }
   typename Tile::Result result;
-  set_zero_parts(result);
+  set_zero_result<Tile>(result);
   load_tile<Tile>(q, block_rows, p.q, p.q.at(n, h), first_query, p.queries, p.width);
   load_tile<Tile>(dy, block_rows, p.dy, p.dy.at(n, h), first_query, p.queries, p.value_width);
 
   const int end = p.visible_keys(first_query + queries - 1);
   for (int key = 0; key < end; key += Tile::columns) {
-    uint32_t allowed = ~uint32_t{0};
+    typename Tile::Bits allowed, kept;
+    set_all_bits<Tile>(allowed);
+    set_all_bits<Tile>(kept);
     if (Tile::reads_allowed(p)) {
-      allowed =
-          read_score_bits<Tile>([&](int row, int column) { return mask.allows(p, first_query + row, key + column); });
-      if (!__syncthreads_or(allowed != 0)) continue;
+      const bool any = read_score_bits<Tile>(
+          allowed, [&](int row, int column) { return mask.allows(p, first_query + row, key + column); });
+      if (!__syncthreads_or(any)) continue;
     } else {
       __syncthreads();  // nothing reads the former tile any more
     }
     load_tile<Tile>(k, Tile::columns, p.k, k_rows, key, p.keys, p.width,
                     [&](int at) { return !blocks_keys || mask.shows(p, at); });
     load_tile<Tile>(v, Tile::columns, p.v, v_rows, key, p.keys, p.value_width);
-    uint32_t kept = ~uint32_t{0};
     if (Tile::drops(p))
-      kept = read_score_bits<Tile>([&](int row, int column) { return mask.keeps(p, first_query + row, key + column); });
+      read_score_bits<Tile>(kept, [&](int row, int column) { return mask.keeps(p, first_query + row, key + column); });
     wait_for_copies();
     __syncthreads();
 
@@ -70,17 +73,16 @@ __global__ void __launch_bounds__(Tile::most_threads)
     multiply_rows<Tile>(scores, q, k, p.width);
     multiply_rows<Tile>(gradients, dy, v, p.value_width);
     const bool plain = Tile::plain(p, first_query, queries, key, Tile::columns);
-#pragma unroll
-    for (int j = 0; j < Tile::score_parts; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int at = key + Tile::column(j, e);
-        const bool is_allowed = plain || (at < visible[e / 2] && has_bit(allowed, j, e));
-        float score = scores[j][e] * log2_scale;
-        if (!plain && is_allowed && Tile::adds_to_scores(p))
-          score = mask.masked(p, first_query + Tile::row(e), at, scores[j][e] * p.scale) * log2_of_e<float>;
-        tensor_score_gradient<Tile>(p, rows[e / 2], is_allowed, has_bit(kept, j, e), score, gradients[j][e]);
-      }
+    each_score<Tile>([&](int i, int j, int e) {
+      const int at = key + Tile::column(j, e);
+      const bool is_allowed = plain || (at < visible[i][e / 2] && has_bit(allowed[i], j, e));
+      float& score = scores[i][j][e];
+      if (!plain && is_allowed && Tile::adds_to_scores(p))
+        score = mask.masked(p, first_query + Tile::row(i, e), at, score * p.scale) * log2_of_e<float>;
+      else
+        score *= log2_scale;
+      tensor_score_gradient<Tile>(p, rows[i][e / 2], is_allowed, has_bit(kept[i], j, e), score, gradients[i][j][e]);
+    });
     add_weighted<Tile>(result, gradients, k, p.width);
   }
   wait_for_copies();
@@ -89,14 +91,14 @@ __global__ void __launch_bounds__(Tile::most_threads)
     store_part<Tile>(dense + static_cast<int64_t>(head) * p.queries * p.width, first_query, p.queries, p.width, result,
                      p.scale);
   else
-    store_rows<Tile>(dq.at(n, h), dq, q, first_query, p.queries, p.width, result, {p.scale, p.scale});
+    store_rows<Tile>(dq.at(n, h), dq, q, first_query, p.queries, p.width, result, [&](int, int) { return p.scale; });
 }
 
 template <class Tile, class E>
 void run(const AttentionProblem<E>& p, const Target<E>& dq, cudaStream_t stream) {
   static_assert(query_shared<Tile>(Tile::most_rows) <= most_shared_bytes);
   const int64_t heads = int64_t{p.batch} * p.heads;
-  const int warps = tensor_warps(heads, p.queries), rows = warps * Tile::warp_rows;
+  const int warps = tensor_warps<Tile>(heads, p.queries), rows = warps * Tile::warp_rows;
   const dim3 grid(static_cast<unsigned>(heads * ((p.queries + rows - 1) / rows)));
   launch("scaled_dot_product_attention", stream,
          {grid, dim3(static_cast<unsigned>(32 * warps)), query_shared<Tile>(rows)}, tensor_query_gradient_kernel<Tile>,
@@ -107,11 +109,11 @@ void run(const AttentionProblem<E>& p, const Target<E>& dq, cudaStream_t stream)
 
 template <class E>
 void tensor_query_gradient(const AttentionProblem<E>& p, const Target<E>& dq, cudaStream_t stream) {
-  const bool plain = p.is_plain();
+  const bool large = p.is_plain() && fills_gpu<128>(int64_t{p.batch} * p.heads, p.queries);
   if (std::max(p.width, p.value_width) <= 64)
-    plain ? run<TensorTile<E, 64, 64, false>>(p, dq, stream) : run<TensorTile<E, 64, 64, true>>(p, dq, stream);
+    large ? run<TensorTile<E, 64, 32, false, 2>>(p, dq, stream) : run<TensorTile<E, 64, 32, true>>(p, dq, stream);
   else
-    plain ? run<TensorTile<E, 128, 32, false>>(p, dq, stream) : run<TensorTile<E, 128, 32, true>>(p, dq, stream);
+    large ? run<TensorTile<E, 128, 32, false, 2>>(p, dq, stream) : run<TensorTile<E, 128, 32, true>>(p, dq, stream);
 }
 template void tensor_query_gradient(const AttentionProblem<bfloat16>&, const Target<bfloat16>&, cudaStream_t);
 template void tensor_query_gradient(const AttentionProblem<float16>&, const Target<float16>&, cudaStream_t);

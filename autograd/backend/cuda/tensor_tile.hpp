@@ -16,28 +16,31 @@
 
 namespace regard::cuda_backend {
 
-/// The shape of a block. `masked`: with every mask, ALiBi and dropout; without, causal order alone.
-template <class Element, int width_, int columns_, bool masked_>
+/// The shape of a block. `masked`: with every mask, ALiBi and dropout; without, causal order alone. Warps with
+/// `warp_parts` times 16 rows read what comes from the other side once for all of them.
+template <class Element, int width_, int columns_, bool masked_, int warp_parts_ = 1>
 struct TensorTile {
   using E = Element;
   using Problem = AttentionProblem<E>;
   static constexpr bool masked = masked_;
-  static constexpr int width = width_, columns = columns_;
-  static constexpr int warp_rows = 16, most_warps = 4, most_threads = 32 * most_warps, most_rows = 16 * most_warps;
+  static constexpr int width = width_, columns = columns_, warp_parts = warp_parts_;
+  static constexpr int warp_rows = 16 * warp_parts, most_warps = 4, most_threads = 32 * most_warps;
+  static constexpr int most_rows = warp_rows * most_warps;
   // Rows lie so far apart that the eight of a matrix are in different banks.
   static constexpr int vector = vector_width<E>, stride = width + vector;
   static constexpr int score_parts = columns / 8, result_parts = width / 8;  // matrices side by side
   static_assert(width % 16 == 0 && columns % 16 == 0);
   static_assert(4 * score_parts <= 32, "a bit for each of a lane's scores");
 
-  using Scores = float[score_parts][4];
-  using Result = float[result_parts][4];
+  using Scores = float[warp_parts][score_parts][4];
+  using Result = float[warp_parts][result_parts][4];
+  using Bits = uint32_t[warp_parts];
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
-  __device__ static int rows() { return static_cast<int>(blockDim.x) / 2; }  // of the block
-  /// The row in the block, and the column in the tile, of element e of a lane's part j.
-  __device__ static int row(int e) { return warp() * warp_rows + lane() / 4 + e / 2 * 8; }
+  __device__ static int rows() { return static_cast<int>(blockDim.x) / 32 * warp_rows; }  // of the block
+  /// The row in the block, and the column in the tile, of element e of a lane's part j of part i of its warp's rows.
+  __device__ static int row(int i, int e) { return warp() * warp_rows + 16 * i + lane() / 4 + e / 2 * 8; }
   __device__ static int column(int j, int e) { return 8 * j + 2 * (lane() % 4) + e % 2; }
   __device__ static bool drops(const Problem& p) { return masked && p.drops; }
   __device__ static bool reads_allowed(const Problem& p) { return masked && p.reads_allowed(); }
@@ -49,12 +52,27 @@ struct TensorTile {
   }
 };
 
-template <int parts>
-__device__ void set_zero_parts(float (&x)[parts][4]) {
+/// Calls f(i, j, e) for each element of a lane's scores or result, all of which are in registers.
+template <class Tile, int parts, class F>
+__device__ void each_register(const F& f) {
 #pragma unroll
-  for (int j = 0; j < parts; ++j)
+  for (int i = 0; i < Tile::warp_parts; ++i)
 #pragma unroll
-    for (float& element : x[j]) element = 0;
+    for (int j = 0; j < parts; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) f(i, j, e);
+}
+template <class Tile, class F>
+__device__ void each_score(const F& f) {
+  each_register<Tile, Tile::score_parts>(f);
+}
+template <class Tile>
+__device__ void set_zero_scores(typename Tile::Scores& scores) {
+  each_score<Tile>([&](int i, int j, int e) { scores[i][j][e] = 0; });
+}
+template <class Tile>
+__device__ void set_zero_result(typename Tile::Result& result) {
+  each_register<Tile, Tile::result_parts>([&](int i, int j, int e) { result[i][j][e] = 0; });
 }
 
 // ---- Loads
@@ -94,18 +112,22 @@ __device__ void multiply_rows(typename Tile::Scores& scores, const E* a, const E
   const int lane = Tile::lane();
   a += (Tile::warp() * Tile::warp_rows + lane % 16) * Tile::stride + lane / 16 * 8;
   b += (lane / 16 * 8 + lane % 8) * Tile::stride + lane / 8 % 2 * 8;
-  set_zero_parts(scores);
+  set_zero_scores<Tile>(scores);
 #pragma unroll
   for (int k = 0; k < Tile::width; k += 16) {
     if (k >= width) break;
-    uint32_t left[4];
-    load_matrices(left, a + k);
+    uint32_t left[Tile::warp_parts][4];
+#pragma unroll
+    for (int i = 0; i < Tile::warp_parts; ++i) load_matrices(left[i], a + 16 * i * Tile::stride + k);
 #pragma unroll
     for (int j = 0; j < Tile::score_parts; j += 2) {
       uint32_t right[4];
       load_matrices(right, b + j * 8 * Tile::stride + k);
-      multiply_add<E>(scores[j], left, {right[0], right[1]});
-      multiply_add<E>(scores[j + 1], left, {right[2], right[3]});
+#pragma unroll
+      for (int i = 0; i < Tile::warp_parts; ++i) {
+        multiply_add<E>(scores[i][j], left[i], {right[0], right[1]});
+        multiply_add<E>(scores[i][j + 1], left[i], {right[2], right[3]});
+      }
     }
   }
 }
@@ -118,72 +140,91 @@ __device__ void add_weighted(typename Tile::Result& result, const typename Tile:
   b += lane % 16 * Tile::stride + lane / 16 * 8;
 #pragma unroll
   for (int k = 0; k < Tile::columns / 16; ++k) {
-    const float(&first)[4] = weights[2 * k], (&second)[4] = weights[2 * k + 1];
-    const uint32_t left[4]{word_of<E>(first[0], first[1]), word_of<E>(first[2], first[3]),
-                           word_of<E>(second[0], second[1]), word_of<E>(second[2], second[3])};
+    uint32_t left[Tile::warp_parts][4];
+#pragma unroll
+    for (int i = 0; i < Tile::warp_parts; ++i)
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const float(&from)[4] = weights[i][2 * k + word / 2];
+        left[i][word] = word_of<E>(from[word % 2 * 2], from[word % 2 * 2 + 1]);
+      }
 #pragma unroll
     for (int j = 0; j < Tile::result_parts; j += 2) {
       if (8 * j >= width) break;
       uint32_t right[4];
       load_transposed_matrices(right, b + k * 16 * Tile::stride + j * 8);
-      multiply_add<E>(result[j], left, {right[0], right[1]});
-      multiply_add<E>(result[j + 1], left, {right[2], right[3]});
+#pragma unroll
+      for (int i = 0; i < Tile::warp_parts; ++i) {
+        multiply_add<E>(result[i][j], left[i], {right[0], right[1]});
+        multiply_add<E>(result[i][j + 1], left[i], {right[2], right[3]});
+      }
     }
   }
 }
 
 // ---- Bits of masks
 
-/// A bit for each of this lane's scores: bit 4j + e is test(e, row(e), column(j, e)). One element at a time: the tests
-/// are long.
+/// A bit for each of this lane's scores: bit 4j + e of word i is test(row(i, e), column(j, e)). Whether any is set. One
+/// element at a time: the tests are long.
 template <class Tile, class Test>
-__device__ uint32_t read_score_bits(const Test& test) {
-  uint32_t bits = 0;
+__device__ bool read_score_bits(typename Tile::Bits& words, const Test& test) {
+  bool any = false;
+#pragma unroll
+  for (int i = 0; i < Tile::warp_parts; ++i) {
+    uint32_t bits = 0;
 #pragma unroll 1
-  for (int i = 0; i < 4 * Tile::score_parts; ++i)
-    bits |= (test(Tile::row(i % 4), Tile::column(i / 4, i % 4)) ? 1U : 0U) << i;
-  return bits;
+    for (int bit = 0; bit < 4 * Tile::score_parts; ++bit)
+      bits |= (test(Tile::row(i, bit % 4), Tile::column(bit / 4, bit % 4)) ? 1U : 0U) << bit;
+    words[i] = bits;
+    any = any || bits != 0;
+  }
+  return any;
+}
+template <class Tile>
+__device__ void set_all_bits(typename Tile::Bits& words) {
+#pragma unroll
+  for (uint32_t& word : words) word = ~uint32_t{0};
 }
 __device__ inline bool has_bit(uint32_t bits, int j, int e) { return ((bits >> (4 * j + e)) & 1U) != 0; }
 
 // ---- Results
 
-/// The result's first `width` columns times factor[e / 2] to rows from `first` on of `to`, below `end`. Through `own`,
-/// a [rows, Tile::stride] in shared memory of which a warp takes its own rows alone, so that memory is written in whole
+/// The result's first `width` columns times factor(i, e) to rows from `first` on of `to`, below `end`. Through `own`, a
+/// [rows, Tile::stride] in shared memory of which a warp takes its own rows alone, so that memory is written in whole
 /// vectors.
-template <class Tile, class E>
+template <class Tile, class E, class Factor>
 __device__ void store_rows(E* to, const HeadRows<E>& x, E* own, int first, int end, int width,
-                           const typename Tile::Result& result, const float (&factor)[2]) {
+                           const typename Tile::Result& result, const Factor& factor) {
   __syncwarp();  // its lanes have read what is there
 #pragma unroll
-  for (int j = 0; j < Tile::result_parts; ++j)
+  for (int i = 0; i < Tile::warp_parts; ++i)
 #pragma unroll
-    for (int e = 0; e < 4; e += 2)
-      *reinterpret_cast<uint32_t*>(own + Tile::row(e) * Tile::stride + Tile::column(j, e)) =
-          word_of<E>(result[j][e] * factor[e / 2], result[j][e + 1] * factor[e / 2]);
+    for (int j = 0; j < Tile::result_parts; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; e += 2)
+        *reinterpret_cast<uint32_t*>(own + Tile::row(i, e) * Tile::stride + Tile::column(j, e)) =
+            word_of<E>(result[i][j][e] * factor(i, e), result[i][j][e + 1] * factor(i, e));
   __syncwarp();
   const int step = x.vectors ? Tile::vector : 1, row_steps = Tile::width / step;
-  for (int i = Tile::lane(); i < Tile::warp_rows * row_steps; i += 32) {
-    const int row = Tile::warp() * Tile::warp_rows + i / row_steps, column = i % row_steps * step;
+  for (int at = Tile::lane(); at < Tile::warp_rows * row_steps; at += 32) {
+    const int row = Tile::warp() * Tile::warp_rows + at / row_steps, column = at % row_steps * step;
     if (first + row >= end || column >= width) continue;
     const E* const from = own + row * Tile::stride + column;
-    E* const at = to + (first + row) * x.row + column * x.column;
+    E* const target = to + (first + row) * x.row + column * x.column;
     if (x.vectors)
-      *reinterpret_cast<Vector<E>*>(at) = *reinterpret_cast<const Vector<E>*>(from);
+      *reinterpret_cast<Vector<E>*>(target) = *reinterpret_cast<const Vector<E>*>(from);
     else
-      *at = *from;
+      *target = *from;
   }
 }
 /// The same to dense rows of f32, for sums of parts.
 template <class Tile>
 __device__ void store_part(float* to, int first, int end, int width, const typename Tile::Result& result,
                            float factor) {
-#pragma unroll
-  for (int j = 0; j < Tile::result_parts; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (const int row = first + Tile::row(e), column = Tile::column(j, e); row < end && column < width)
-        to[static_cast<int64_t>(row) * width + column] = result[j][e] * factor;
+  each_register<Tile, Tile::result_parts>([&](int i, int j, int e) {
+    const int row = first + Tile::row(i, e), column = Tile::column(j, e);
+    if (row < end && column < width) to[static_cast<int64_t>(row) * width + column] = result[i][j][e] * factor;
+  });
 }
 
 }  // namespace regard::cuda_backend
