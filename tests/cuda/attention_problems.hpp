@@ -144,13 +144,13 @@ inline void check_near(const char* what, const Tensor& got, const Tensor& want, 
 }
 inline void check_near(const Result& got, const Result& want, DType dtype) {
   if (is_narrow(dtype)) {
-    // Weights, and gradients of scores, are rounded for their product, and so is what comes of it; delta is a sum of
-    // rounded outputs. Below a hundredth it is what differences of larger numbers leave.
+    // Weights, and gradients of scores, are rounded for their product, and so is what comes of it. delta is a sum of
+    // rounded outputs: where one key has nearly all the weight, gradients of scores are what it leaves of larger numbers.
     const double rounding = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
     check_near("y", got.y, want.y, 1.5 * rounding, 0.01);
     check_near("statistics", got.statistics, want.statistics, 1e-5);
-    check_near("dq", got.dq, want.dq, 6 * rounding, 0.01);
-    check_near("dk", got.dk, want.dk, 6 * rounding, 0.01);
+    check_near("dq", got.dq, want.dq, 16 * rounding, 0.01);
+    check_near("dk", got.dk, want.dk, 16 * rounding, 0.01);
     check_near("dv", got.dv, want.dv, 1.5 * rounding, 0.01);
     return;
   }

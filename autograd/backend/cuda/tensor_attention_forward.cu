@@ -230,7 +230,7 @@ void tensor_attention(const Tensor& y, const Tensor& statistics, const Tensor& q
     if (std::max(p.width, p.value_width) <= 64)
       large ? run_forward<TensorTile<E, 64, 64, false, 2>>(p, y) : run_forward<TensorTile<E, 64, 64, true>>(p, y);
     else
-      large ? run_forward<TensorTile<E, 128, 64, false, 2>>(p, y) : run_forward<TensorTile<E, 128, 32, true>>(p, y);
+      large ? run_forward<TensorTile<E, 128, 32, false, 2>>(p, y) : run_forward<TensorTile<E, 128, 32, true>>(p, y);
   });
 }
 

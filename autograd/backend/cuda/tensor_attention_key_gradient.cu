@@ -12,8 +12,8 @@ constexpr const char* name = "scaled_dot_product_attention";
 
 template <class Tile>
 constexpr size_t key_shared(int rows) {
-  return static_cast<size_t>(2 * rows + 2 * Tile::columns) * Tile::stride * sizeof(typename Tile::E) +
-         Tile::columns * sizeof(TensorRow);
+  return static_cast<size_t>(2 * rows + 4 * Tile::columns) * Tile::stride * sizeof(typename Tile::E) +
+         2 * Tile::columns * sizeof(TensorRow);
 }
 
 /// Where part z of the queries and heads puts its sums: the gradient itself, or `dense`.
@@ -31,11 +31,11 @@ __global__ void __launch_bounds__(Tile::most_threads)
                                TensorGradient<typename Tile::E> to_dv) {
   using E = typename Tile::E;
   const int block_rows = Tile::rows();
-  E* const k = dynamic_shared<E>();                                                    // [rows, width]
-  E* const v = k + block_rows * Tile::stride;                                          // [rows, width]
-  E* const q = v + block_rows * Tile::stride;                                          // [columns, width]
-  E* const dy = q + Tile::columns * Tile::stride;                                      // [columns, width]
-  auto* const rows = reinterpret_cast<TensorRow*>(dy + Tile::columns * Tile::stride);  // [columns]
+  E* const k = dynamic_shared<E>();                    // [rows, width]
+  E* const v = k + block_rows * Tile::stride;          // [rows, width]
+  E* const q = v + block_rows * Tile::stride;          // [2, columns, width]: one is read, the other written
+  E* const dy = q + 2 * Tile::columns * Tile::stride;  // [2, columns, width]
+  auto* const rows = reinterpret_cast<TensorRow*>(dy + 2 * Tile::columns * Tile::stride);  // [2, columns]
 
   const int tiles = (p.keys + block_rows - 1) / block_rows, key_heads = p.heads / p.group;
   const int head = static_cast<int>(blockIdx.x) / tiles, n = head / key_heads, key_head = head - n * key_heads;
@@ -56,34 +56,52 @@ __global__ void __launch_bounds__(Tile::most_threads)
   load_tile<Tile>(k, block_rows, p.k, p.k.at(n, key_head), first_key, p.keys, p.width);
   load_tile<Tile>(v, block_rows, p.v, p.v.at(n, key_head), first_key, p.keys, p.value_width);
 
-  for (int tile = begin; tile < end; ++tile) {
-    const int member = tile / head_tiles, h = key_head * p.group + member;
-    const int first_query = (first_seeing + tile - member * head_tiles) * Tile::columns;
-    const HeadMask<E> mask(p, n, h);
-    typename Tile::Bits allowed, kept;
-    set_all_bits<Tile>(allowed);
-    set_all_bits<Tile>(kept);
-    if (Tile::reads_allowed(p)) {
+  const auto head_of = [&](int tile) { return key_head * p.group + tile / head_tiles; };
+  const auto query_of = [&](int tile) { return (first_seeing + tile % head_tiles) * Tile::columns; };
+  typename Tile::Bits allowed, next_allowed, kept;
+  set_all_bits<Tile>(next_allowed);
+  set_all_bits<Tile>(kept);
+  // The next tile from `tile` on in which any query may attend to any key.
+  const auto find_tile = [&](int tile) {
+    if (!Tile::reads_allowed(p)) return tile;
+    for (; tile < end; ++tile) {
+      const HeadMask<E> mask(p, n, head_of(tile));
+      const int first_query = query_of(tile);
       const bool any = read_score_bits<Tile>(
-          allowed, [&](int row, int column) { return mask.allows(p, first_query + column, first_key + row); });
-      if (!__syncthreads_or(any)) continue;
-    } else {
-      __syncthreads();  // nothing reads the former tile any more
+          next_allowed, [&](int row, int column) { return mask.allows(p, first_query + column, first_key + row); });
+      if (__syncthreads_or(any)) break;
     }
-    load_tile<Tile>(q, Tile::columns, p.q, p.q.at(n, h), first_query, p.queries, p.width);
-    load_tile<Tile>(dy, Tile::columns, p.dy, p.dy.at(n, h), first_query, p.queries, p.value_width);
+    return tile;
+  };
+  const auto load_queries = [&](int tile, int place) {
+    const int h = head_of(tile), first_query = query_of(tile);
+    load_tile<Tile>(q + place * Tile::stride, Tile::columns, p.q, p.q.at(n, h), first_query, p.queries, p.width);
+    load_tile<Tile>(dy + place * Tile::stride, Tile::columns, p.dy, p.dy.at(n, h), first_query, p.queries,
+                    p.value_width);
     for (int i = static_cast<int>(threadIdx.x); i < Tile::columns; i += static_cast<int>(blockDim.x))
-      rows[i] = read_tensor_row(p, n * p.heads + h, first_query + i);
+      rows[place + i] = read_tensor_row(p, n * p.heads + h, first_query + i);
+  };
+
+  int tile = find_tile(begin), place = 0;
+  if (tile < end) load_queries(tile, place);
+  while (tile < end) {
+    wait_for_copies();
+    __syncthreads();  // this tile is there, and nothing reads the one before it any more
+#pragma unroll
+    for (int i = 0; i < Tile::warp_parts; ++i) allowed[i] = next_allowed[i];
+    const int next_tile = find_tile(tile + 1), next_place = Tile::columns - place;
+    if (next_tile < end) load_queries(next_tile, next_place);
+    const int first_query = query_of(tile);
+    const HeadMask<E> mask(p, n, head_of(tile));
     if (Tile::drops(p))
       read_score_bits<Tile>(kept,
                             [&](int row, int column) { return mask.keeps(p, first_query + column, first_key + row); });
-    wait_for_copies();
-    __syncthreads();
+    const E *const tile_q = q + place * Tile::stride, *const tile_dy = dy + place * Tile::stride;
 
     typename Tile::Scores scores, gradients;
-    multiply_rows<Tile>(scores, k, q, p.width);
+    multiply_rows<Tile>(scores, k, tile_q, p.width);
     if (wants_dk)
-      multiply_rows<Tile>(gradients, v, dy, p.value_width);
+      multiply_rows<Tile>(gradients, v, tile_dy, p.value_width);
     else
       set_zero_scores<Tile>(gradients);
     const bool plain = Tile::plain(p, first_query, Tile::columns, first_key, block_rows);
@@ -95,11 +113,13 @@ __global__ void __launch_bounds__(Tile::most_threads)
         score = mask.masked(p, query, key, score * p.scale) * log2_of_e<float>;
       else
         score *= log2_scale;
-      tensor_score_gradient<Tile>(p, rows[Tile::column(j, e)], is_allowed, has_bit(kept[i], j, e), score,
+      tensor_score_gradient<Tile>(p, rows[place + Tile::column(j, e)], is_allowed, has_bit(kept[i], j, e), score,
                                   gradients[i][j][e]);
     });
-    if (wants_dv) add_weighted<Tile>(dv, scores, dy, p.value_width);
-    if (wants_dk) add_weighted<Tile>(dk, gradients, q, p.width);
+    if (wants_dv) add_weighted<Tile>(dv, scores, tile_dy, p.value_width);
+    if (wants_dk) add_weighted<Tile>(dk, gradients, tile_q, p.width);
+    tile = next_tile;
+    place = next_place;
   }
   wait_for_copies();
   __syncthreads();  // where no tile came, others may still write to this warp's rows of k and v

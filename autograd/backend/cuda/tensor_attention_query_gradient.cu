@@ -9,7 +9,7 @@ namespace {
 
 template <class Tile>
 constexpr size_t query_shared(int rows) {
-  return static_cast<size_t>(2 * rows + 2 * Tile::columns) * Tile::stride * sizeof(typename Tile::E);
+  return static_cast<size_t>(2 * rows + 4 * Tile::columns) * Tile::stride * sizeof(typename Tile::E);
 }
 
 /// Blocks: tiles of queries of heads. To `dense` where that is given.
@@ -18,10 +18,10 @@ __global__ void __launch_bounds__(Tile::most_threads)
     tensor_query_gradient_kernel(AttentionProblem<typename Tile::E> p, HeadRows<typename Tile::E> dq, float* dense) {
   using E = typename Tile::E;
   const int block_rows = Tile::rows();
-  E* const q = dynamic_shared<E>();               // [rows, width]
-  E* const dy = q + block_rows * Tile::stride;    // [rows, width]
-  E* const k = dy + block_rows * Tile::stride;    // [columns, width]
-  E* const v = k + Tile::columns * Tile::stride;  // [columns, width]
+  E* const q = dynamic_shared<E>();                   // [rows, width]
+  E* const dy = q + block_rows * Tile::stride;        // [rows, width]
+  E* const k = dy + block_rows * Tile::stride;        // [2, columns, width]: one is read, the other written
+  E* const v = k + 2 * Tile::columns * Tile::stride;  // [2, columns, width]
 
   const int tiles = (p.queries + block_rows - 1) / block_rows;
   const int head = static_cast<int>(blockIdx.x) / tiles, n = head / p.heads, h = head - n * p.heads;
@@ -46,32 +46,44 @@ __global__ void __launch_bounds__(Tile::most_threads)
     }
   typename Tile::Result result;
   set_zero_result<Tile>(result);
-  load_tile<Tile>(q, block_rows, p.q, p.q.at(n, h), first_query, p.queries, p.width);
-  load_tile<Tile>(dy, block_rows, p.dy, p.dy.at(n, h), first_query, p.queries, p.value_width);
 
   const int end = p.visible_keys(first_query + queries - 1);
-  for (int key = 0; key < end; key += Tile::columns) {
-    typename Tile::Bits allowed, kept;
-    set_all_bits<Tile>(allowed);
-    set_all_bits<Tile>(kept);
-    if (Tile::reads_allowed(p)) {
+  typename Tile::Bits allowed, next_allowed, kept;
+  set_all_bits<Tile>(next_allowed);
+  set_all_bits<Tile>(kept);
+  // The next tile from `first_key` on in which any query may attend to any key.
+  const auto find_tile = [&](int first_key) {
+    if (!Tile::reads_allowed(p)) return first_key;
+    for (; first_key < end; first_key += Tile::columns) {
       const bool any = read_score_bits<Tile>(
-          allowed, [&](int row, int column) { return mask.allows(p, first_query + row, key + column); });
-      if (!__syncthreads_or(any)) continue;
-    } else {
-      __syncthreads();  // nothing reads the former tile any more
+          next_allowed, [&](int row, int column) { return mask.allows(p, first_query + row, first_key + column); });
+      if (__syncthreads_or(any)) break;
     }
-    load_tile<Tile>(k, Tile::columns, p.k, k_rows, key, p.keys, p.width,
+    return first_key;
+  };
+  const auto load_keys = [&](int first_key, int place) {
+    load_tile<Tile>(k + place * Tile::stride, Tile::columns, p.k, k_rows, first_key, p.keys, p.width,
                     [&](int at) { return !blocks_keys || mask.shows(p, at); });
-    load_tile<Tile>(v, Tile::columns, p.v, v_rows, key, p.keys, p.value_width);
+    load_tile<Tile>(v + place * Tile::stride, Tile::columns, p.v, v_rows, first_key, p.keys, p.value_width);
+  };
+
+  load_tile<Tile>(q, block_rows, p.q, p.q.at(n, h), first_query, p.queries, p.width);
+  load_tile<Tile>(dy, block_rows, p.dy, p.dy.at(n, h), first_query, p.queries, p.value_width);
+  int key = find_tile(0), place = 0;
+  if (key < end) load_keys(key, place);
+  while (key < end) {
+    wait_for_copies();
+    __syncthreads();  // this tile is there, and nothing reads the one before it any more
+#pragma unroll
+    for (int i = 0; i < Tile::warp_parts; ++i) allowed[i] = next_allowed[i];
+    const int next_key = find_tile(key + Tile::columns), next_place = Tile::columns - place;
+    if (next_key < end) load_keys(next_key, next_place);
     if (Tile::drops(p))
       read_score_bits<Tile>(kept, [&](int row, int column) { return mask.keeps(p, first_query + row, key + column); });
-    wait_for_copies();
-    __syncthreads();
 
     typename Tile::Scores scores, gradients;
-    multiply_rows<Tile>(scores, q, k, p.width);
-    multiply_rows<Tile>(gradients, dy, v, p.value_width);
+    multiply_rows<Tile>(scores, q, k + place * Tile::stride, p.width);
+    multiply_rows<Tile>(gradients, dy, v + place * Tile::stride, p.value_width);
     const bool plain = Tile::plain(p, first_query, queries, key, Tile::columns);
     each_score<Tile>([&](int i, int j, int e) {
       const int at = key + Tile::column(j, e);
@@ -83,7 +95,9 @@ __global__ void __launch_bounds__(Tile::most_threads)
         score *= log2_scale;
       tensor_score_gradient<Tile>(p, rows[i][e / 2], is_allowed, has_bit(kept[i], j, e), score, gradients[i][j][e]);
     });
-    add_weighted<Tile>(result, gradients, k, p.width);
+    add_weighted<Tile>(result, gradients, k + place * Tile::stride, p.width);
+    key = next_key;
+    place = next_place;
   }
   wait_for_copies();
   __syncthreads();  // where no tile came, others may still write to this warp's rows of q
@@ -109,11 +123,13 @@ void run(const AttentionProblem<E>& p, const Target<E>& dq, cudaStream_t stream)
 
 template <class E>
 void tensor_query_gradient(const AttentionProblem<E>& p, const Target<E>& dq, cudaStream_t stream) {
-  const bool large = p.is_plain() && fills_gpu<128>(int64_t{p.batch} * p.heads, p.queries);
-  if (std::max(p.width, p.value_width) <= 64)
-    large ? run<TensorTile<E, 64, 32, false, 2>>(p, dq, stream) : run<TensorTile<E, 64, 32, true>>(p, dq, stream);
+  const bool plain = p.is_plain();
+  if (std::max(p.width, p.value_width) > 64)
+    plain ? run<TensorTile<E, 128, 32, false>>(p, dq, stream) : run<TensorTile<E, 128, 32, true>>(p, dq, stream);
+  else if (plain && fills_gpu<128>(int64_t{p.batch} * p.heads, p.queries))
+    run<TensorTile<E, 64, 32, false, 2>>(p, dq, stream);
   else
-    large ? run<TensorTile<E, 128, 32, false, 2>>(p, dq, stream) : run<TensorTile<E, 128, 32, true>>(p, dq, stream);
+    run<TensorTile<E, 64, 32, true>>(p, dq, stream);
 }
 template void tensor_query_gradient(const AttentionProblem<bfloat16>&, const Target<bfloat16>&, cudaStream_t);
 template void tensor_query_gradient(const AttentionProblem<float16>&, const Target<float16>&, cudaStream_t);
