@@ -26,7 +26,7 @@ struct TensorGradient {
 
 /// Blocks: x: tiles of keys of heads of keys; z: parts of the queries that use them.
 template <class Tile>
-__global__ void __launch_bounds__(Tile::most_threads)
+__global__ void __launch_bounds__(Tile::most_threads, 2)
     tensor_key_gradient_kernel(AttentionProblem<typename Tile::E> p, TensorGradient<typename Tile::E> to_dk,
                                TensorGradient<typename Tile::E> to_dv) {
   using E = typename Tile::E;

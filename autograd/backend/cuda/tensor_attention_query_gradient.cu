@@ -14,7 +14,7 @@ constexpr size_t query_shared(int rows) {
 
 /// Blocks: tiles of queries of heads. To `dense` where that is given.
 template <class Tile>
-__global__ void __launch_bounds__(Tile::most_threads)
+__global__ void __launch_bounds__(Tile::most_threads, 2)
     tensor_query_gradient_kernel(AttentionProblem<typename Tile::E> p, HeadRows<typename Tile::E> dq, float* dense) {
   using E = typename Tile::E;
   const int block_rows = Tile::rows();
