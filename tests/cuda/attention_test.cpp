@@ -88,7 +88,7 @@ TEST_CASE("cuda attention: every kind of mask, causal order, ALiBi and dropout t
                           float_mask({1, 1, s.queries, 1})};
       for (const Tensor& mask : masks)
         for (int kind = 0; kind < 8; ++kind) {
-          if ((++turn + kind / 2) % (dtype == DType::bf16 ? 7 : dtype == DType::f16 ? 11 : 3)) continue;
+          if ((++turn + kind / 2) % (dtype == DType::bf16 ? 11 : dtype == DType::f16 ? 13 : 3)) continue;
           Problem p(s, dtype, turn % 2 ? Layout::split_heads : Layout::dense, generator);
           if (mask.defined()) p.set_mask(mask);
           if (kind % 3 == 1) p.key_mask = on_both(random_mask({s.n, s.keys}));
@@ -103,7 +103,7 @@ TEST_CASE("cuda attention: every kind of mask, causal order, ALiBi and dropout t
           ++tried;
         }
     }
-  CHECK(tried > 300);
+  CHECK(tried > 280);
 }
 
 TEST_CASE("cuda attention: dropout keeps what the CPU keeps, up to all and none of it") {
