@@ -227,10 +227,11 @@ struct Kernels {
   /// y [N, H, L, Dv], its last dimension dense. alibi: undefined, or slopes [H], f64, dense. mask:
   /// undefined, or expanded to [N, H, L, S], boolean or i64 (0 blocks) or of q's dtype (added; -inf blocks); key_mask:
   /// undefined, or [N, S], boolean or i64. statistics [N, H, 2, L], dense: of each row the largest score and the
-  /// inverse of the sum of exponentials, 0 for rows with nothing to attend to.
+  /// inverse of the sum of exponentials, 0 for rows with nothing to attend to; in q's dtype, or f32 where that has 16
+  /// bits. Such q, k and v are given to this row and the next two up to `widest_narrow_attention` alone.
   void (*attention)(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                     const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings);
-  /// Of each row the sum of dy y, [N, H, L], dense; the last dimension of dy and y is dense.
+  /// Of each row the sum of dy y, [N, H, L], dense, in the statistics' dtype; the last dimension of dy and y is dense.
   void (*attention_delta)(const Tensor& delta, const Tensor& dy, const Tensor& y);
   /// The gradients of q, k and v, their last dimension dense; each may be undefined: not wanted. Each may be the tensor
   /// itself of which it is the gradient, written over. y may be attention_delta()'s result in place of the output.
@@ -262,6 +263,10 @@ struct Kernels {
   void (*norm_squared)(const Tensor& y, std::span<const Tensor> list);
   /// Multiplies the same by largest / (norm + 1e-6) where that is below 1 and the norm, one f64 number, finite.
   void (*limit_norm)(std::span<const Tensor> list, const Tensor& norm, double largest);
+
+  // ---- Limits
+  /// The widest heads, D and Dv, that attention takes in 16 bits; -1: it takes none.
+  int64_t widest_narrow_attention;
 };
 
 /// The table of a device.

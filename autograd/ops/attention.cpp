@@ -148,6 +148,10 @@ double scale_of(const AttentionOptions& options, int64_t width) {
   return options.scale.value_or(width > 0 ? 1 / std::sqrt(static_cast<double>(width)) : 1);
 }
 
+/// What is composed, and what kernels need beside q, k and v, is f32 where elements have 16 bits.
+DType wide(DType dtype) { return element_size(dtype) == 2 ? DType::f32 : dtype; }
+Tensor wide(const Tensor& x) { return x.defined() ? to(x, wide(x.dtype())) : x; }
+
 // ---- Composed
 
 /// Keys or values [N, Hkv, S, D] for each of `heads` query heads, a copy.
@@ -278,9 +282,9 @@ Tensor mask_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   Tensor x = apart(mask, create_graph);
   const auto input = [&](const Tensor& of) { return create_graph ? of : of.detach(); };
   Generator generator;
-  AttentionOptions options = settings.options(x, key_mask, alibi, generator);
-  Tensor y = detail::composed_attention(input(q), input(k), input(v), options).first;
-  return grad(y, {x}, {.grad_outputs = {g}, .create_graph = create_graph})[0];
+  AttentionOptions options = settings.options(wide(x), key_mask, alibi, generator);
+  Tensor y = detail::composed_attention(wide(input(q)), wide(input(k)), wide(input(v)), options).first;
+  return grad(y, {x}, {.grad_outputs = {wide(g)}, .create_graph = create_graph})[0];
 }
 
 /// The gradients of q, k, v, g and a float mask in what attention_grad computes: those of the composed path's
@@ -292,8 +296,9 @@ Grads second_grads(const Saved& s, std::span<const Tensor> h, const FusedSetting
   Tensor mask = s[4];
   if (s.needs(4)) x.push_back(mask = apart(mask, create_graph));
   Generator generator;
-  Tensor y = detail::composed_attention(x[0], x[1], x[2], settings.options(mask, s[5], s[6], generator)).first;
-  Tensors first = grad(y, {x[0], x[1], x[2]}, {.grad_outputs = {x[3]}, .create_graph = true});
+  const AttentionOptions options = settings.options(wide(mask), s[5], s[6], generator);
+  Tensor y = detail::composed_attention(wide(x[0]), wide(x[1]), wide(x[2]), options).first;
+  Tensors first = grad(y, {x[0], x[1], x[2]}, {.grad_outputs = {wide(x[3])}, .create_graph = true});
   Tensors used, weights;
   for (size_t i = 0; i < 3; ++i)
     if (h[i].defined() && first[i].requires_grad()) {
@@ -329,7 +334,7 @@ Grads attention_grad(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   y = heads(y);
   const Tensor dy = heads(g);
   if (reusable(y) && y.numel() * element_size(y.dtype()) >= least_recomputed_bytes && dy.strides()[3] == 1) {
-    const Tensor delta = empty({y.size(0), y.size(1), y.size(2)}, {y.dtype(), y.device()});
+    const Tensor delta = empty({y.size(0), y.size(1), y.size(2)}, {wide(y.dtype()), y.device()});
     kernels(q).attention_delta(delta, dy, y);
     y = delta;  // nobody needs the output any more
   }
@@ -357,7 +362,7 @@ Tensor fused_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   const Tensor &mask = options.mask, &key_mask = options.key_mask;
   Tensor alibi = options.alibi.defined() ? to(options.alibi, DType::f64).contiguous() : Tensor();
   Tensor y = empty_heads(q, v.size(3));
-  Tensor statistics = empty({batch, heads, 2, queries}, {q.dtype(), q.device()});
+  Tensor statistics = empty({batch, heads, 2, queries}, {wide(q.dtype()), q.device()});
   Tensor whole = whole_mask(mask, q, k);
   const Heads folded(q, k, whole, alibi);
   kernels(q).attention(folded(y), statistics, folded(q), k, v, folded(whole), key_mask, alibi, folded(settings));
@@ -392,29 +397,29 @@ AttentionOptions narrowed(AttentionOptions options) {
   return options;
 }
 
-/// Attention in the dtype that is given, and its weights where wanted.
-Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
-              Tensor* weights);
-
-/// The same in f32, for 16 bits, which no kernel takes yet: attend() uses it, and nothing else. It is to go.
-Tensor attend_in_f32(const Tensor& query, const Tensor& key, const Tensor& value, AttentionOptions options,
-                     Tensor* weights) {
-  if (const Tensor mask = added_mask(options); mask.defined()) options.mask = to(mask, DType::f32);
-  const Tensor y = attend(to(query, DType::f32), to(key, DType::f32), to(value, DType::f32), options, weights);
-  if (weights != nullptr) *weights = to(*weights, query.dtype());
-  return to(y, query.dtype());
+AttentionOptions widened(AttentionOptions options) {
+  if (const Tensor mask = added_mask(options); mask.defined()) options.mask = wide(mask);
+  return options;
 }
 
+/// Whether the fused kernels take q, k and v as they are: 16 bits on GPUs alone, up to a width of heads.
+bool takes(const Tensor& q, const Tensor& v) {
+  return element_size(q.dtype()) > 2 || std::max(q.size(3), v.size(3)) <= kernels(q).widest_narrow_attention;
+}
+
+/// Attention in the dtype that is given, and its weights where wanted.
 Tensor attend(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
               Tensor* weights) {
   const autocast::Pause pause;
   Tensor q, k, v;
   check_arguments(query, key, value, options, q, k, v);
-  if (element_size(query.dtype()) == 2) return attend_in_f32(query, key, value, options, weights);
   // The output is that without weights, to the bit. The weights are composed, with a gradient of their own.
-  Tensor output = fused_attention(q, k, v, options);
-  if (weights != nullptr)
-    *weights = as_given(composed_weights(q, for_heads(k, q.size(1)), nullptr, options), query.dim());
+  Tensor output = takes(q, v) ? fused_attention(q, k, v, options)
+                              : to(fused_attention(wide(q), wide(k), wide(v), widened(options)), q.dtype());
+  if (weights != nullptr) {
+    *weights = composed_weights(wide(q), for_heads(wide(k), q.size(1)), nullptr, widened(options));
+    *weights = as_given(to(*weights, q.dtype()), query.dim());
+  }
   return as_given(output, query.dim());
 }
 

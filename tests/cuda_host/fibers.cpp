@@ -74,6 +74,7 @@ class Switch {
 struct Barrier {
   unsigned arrived = 0, mask = 0;
   uint64_t number = 0;
+  const char* name = "";
 };
 
 struct Warp {
@@ -100,6 +101,8 @@ class Runner {
   void wait_for_warp(unsigned mask, const char* name);
   uint64_t exchange(unsigned mask, uint64_t value, unsigned lane);
   unsigned vote(unsigned mask, bool value);
+  void meet(void* own, void (*work)(void* const*), const char* name);
+  void find_fault(const char* what) { conflict_ = what; }
   int count_in_block(bool value);
   unsigned lane() const { return current_->number % warp_size; }
   void* shared() const { return shared_; }
@@ -201,6 +204,8 @@ void Runner::wait_for_block(const char* name) {
   ++block_.number;
 }
 
+bool same_name(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
 unsigned Runner::existing(unsigned mask) const {
   const unsigned first = current_->number / warp_size * warp_size;
   return count_ - first >= warp_size ? mask : mask & ((1U << (count_ - first)) - 1);
@@ -210,10 +215,14 @@ void Runner::wait_for_warp(unsigned mask, const char* name) {
   Barrier& barrier = warp().barrier;
   mask = existing(mask);
   if (!((mask >> lane()) & 1U)) conflict_ = "a lane is not in the mask that it gave";
-  if (barrier.arrived == 0)
+  if (barrier.arrived == 0) {
     barrier.mask = mask;
-  else if (barrier.mask != mask)
+    barrier.name = name;
+  } else if (barrier.mask != mask) {
     conflict_ = "lanes of a warp meet with different masks";
+  } else if (!same_name(barrier.name, name)) {
+    conflict_ = "lanes of a warp meet in different functions";
+  }
   if (++barrier.arrived < static_cast<unsigned>(__popc(mask))) return wait(barrier, name);
   barrier.arrived = 0;
   ++barrier.number;
@@ -237,6 +246,20 @@ unsigned Runner::vote(unsigned mask, bool value) {
     if (((existing(mask) >> i) & 1U) && warp().values[i]) bits |= 1U << i;
   wait_for_warp(mask, "a vote");
   return bits;
+}
+
+// The last lane that arrives does the work of all: who waits stands still, and what it has given stays where it is.
+void Runner::meet(void* own, void (*work)(void* const*), const char* name) {
+  constexpr unsigned all = 0xffffffffU;
+  Warp& one = warp();
+  if (existing(all) != all) conflict_ = "an instruction for 32 lanes in a warp of fewer";
+  one.values[lane()] = reinterpret_cast<uint64_t>(own);
+  if (one.barrier.arrived + 1 == warp_size && same_name(one.barrier.name, name) && !conflict_) {
+    void* given[warp_size];
+    for (unsigned i = 0; i < warp_size; ++i) given[i] = reinterpret_cast<void*>(one.values[i]);
+    work(given);
+  }
+  wait_for_warp(all, name);
 }
 
 int Runner::count_in_block(bool value) {
@@ -378,6 +401,8 @@ void wait_for_block() { runner().wait_for_block("__syncthreads"); }
 void wait_for_warp(unsigned mask) { runner().wait_for_warp(mask, "__syncwarp"); }
 uint64_t exchange(unsigned mask, uint64_t value, unsigned lane) { return runner().exchange(mask, value, lane); }
 unsigned vote(unsigned mask, bool value) { return runner().vote(mask, value); }
+void meet(void* own, void (*work)(void* const*), const char* name) { runner().meet(own, work, name); }
+void find_fault(const char* what) { runner().find_fault(what); }
 int count_in_block(bool value) { return runner().count_in_block(value); }
 unsigned lane() { return runner().lane(); }
 void* shared_memory() { return runner().shared(); }

@@ -126,6 +126,8 @@ OpCase attention(const char* variant, Options o, std::vector<Inputs> sets) {
              .more = sets,
              .composed = [o](T in) { return composed(in, o); },
              .ulps = 32,
+             .half_roundings = 2,            // weights are rounded for their product with values
+             .half_gradient_roundings = 24,  // differences of numbers that are larger
              .accumulates = true};
   if (o.weights)
     row.function = [o](T in) { return scaled_dot_product_attention_with_weights(in[0], in[1], in[2], options(in, o)); };

@@ -56,6 +56,7 @@ constexpr Kernels cpu_table{
     .lion_step = cpu_backend::lion_step,
     .norm_squared = cpu_backend::norm_squared,
     .limit_norm = cpu_backend::limit_norm,
+    .widest_narrow_attention = -1,
 };
 
 std::atomic<const Kernels*> cpu_in_use{&cpu_table};

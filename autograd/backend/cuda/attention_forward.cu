@@ -3,23 +3,16 @@
 // softmax", 2018. Where there are too few queries to keep a GPU busy the keys are split into parts, whose results a
 // second kernel puts together in their order: "Flash-Decoding", Dao et al., 2023.
 #include <algorithm>
-#include <optional>
 
+#include <regard/autograd/backend/cuda/attention_parts.hpp>
 #include <regard/autograd/backend/cuda/attention_tile.hpp>
 #include <regard/autograd/backend/cuda/functions.hpp>
-#include <regard/autograd/backend/cuda/row_grid.hpp>
+#include <regard/autograd/backend/cuda/tensor_attention.hpp>
 
 namespace regard::cuda_backend {
 namespace {
 
 constexpr const char* name = "scaled_dot_product_attention";
-
-/// What parts of the keys give: of each row the sum of exponentials times values, the largest score, the sum.
-template <class T>
-struct KeyParts {
-  int count = 1;
-  T *output = nullptr, *largest = nullptr, *total = nullptr;  // [parts, N * H * L, Dv], [parts, N * H * L]
-};
 
 template <class Tile>
 constexpr size_t forward_shared() {
@@ -207,33 +200,6 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
     }
 }
 
-/// Parts of the keys to the output and statistics. A thread for each element of the output.
-template <class T>
-__global__ void join_parts_kernel(AttentionProblem<T> p, HeadRows<T> y, KeyParts<T> parts) {
-  const int64_t rows = static_cast<int64_t>(p.batch) * p.heads * p.queries;
-  for (int64_t row = first_row(); row < rows; row += row_step()) {
-    T largest = -infinity<T>();
-    for (int part = 0; part < parts.count; ++part) largest = Larger()(largest, parts.largest[part * rows + row]);
-    const T shift = shift_of(largest);
-    const auto share = [&](int part) { return power_of(parts.largest[part * rows + row], shift); };
-    T total = 0;
-    for (int part = 0; part < parts.count; ++part) total += parts.total[part * rows + row] * share(part);
-    const T inverse = total == 0 ? T(0) : 1 / total;
-    const int64_t head = row / p.queries, query = row - head * p.queries, n = head / p.heads, h = head - n * p.heads;
-    for (int64_t column = first_column(); column < p.value_width; column += column_step()) {
-      T sum = 0;
-      for (int part = 0; part < parts.count; ++part)
-        sum += parts.output[(part * rows + row) * p.value_width + column] * share(part);
-      y.at(n, h)[query * y.row + column * y.column] = sum * inverse;
-    }
-    if (first_column() == 0) {
-      T* statistics = p.statistics + 2 * head * p.queries + query;
-      statistics[0] = total == 0 ? T(0) : largest;
-      statistics[p.queries] = inverse;
-    }
-  }
-}
-
 template <class Tile, class T>
 int64_t blocks_of(const AttentionProblem<T>& p) {
   return int64_t{p.batch} * p.heads * ((p.queries + Tile::rows - 1) / Tile::rows);
@@ -249,26 +215,14 @@ void run_forward(const AttentionProblem<T>& p, const Tensor& y) {
   const int64_t worth = p.keys / (4 * Tile::columns);
   const int64_t count = std::clamp<int64_t>(wanted / (blocks * chunks), 1, std::clamp<int64_t>(worth, 1, 64));
 
-  KeyParts<T> parts;
-  std::optional<Scratch> memory;
-  const int64_t rows = int64_t{p.batch} * p.heads * p.queries;
-  if (count > 1) {
-    parts.count = static_cast<int>(count);
-    memory.emplace(count * rows * (p.value_width + 2) * static_cast<int64_t>(sizeof(T)), y.device());
-    parts.output = memory->as<T>();
-    parts.largest = parts.output + count * rows * p.value_width;
-    parts.total = parts.largest + count * rows;
-  }
+  const KeyPartsMemory<T> memory(p, count, y.device());
   cudaStream_t stream = stream_of(y);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(chunks), static_cast<unsigned>(count));
-  launch(name, stream, {grid, dim3(Tile::threads), forward_shared<Tile>()}, attention_kernel<Tile>, p, y_rows, parts);
+  launch(name, stream, {grid, dim3(Tile::threads), forward_shared<Tile>()}, attention_kernel<Tile>, p, y_rows,
+         memory.parts());
   if (count > 1)
-    launch(name, stream, row_grid(rows, std::max(1, p.value_width), 128), join_parts_kernel<T>, p, y_rows, parts);
-}
-
-template <class T>
-bool is_plain(const AttentionProblem<T>& p) {
-  return !p.reads_allowed() && !p.adds_to_scores() && !p.drops;
+    launch(name, stream, row_grid(int64_t{p.batch} * p.heads * p.queries, std::max(1, p.value_width), 128),
+           join_parts_kernel<T>, p, y_rows, memory.parts());
 }
 
 /// Many queries: large tiles. Few of them, or too few tiles for the GPU: those of one warp. Up to four, as where words
@@ -281,7 +235,7 @@ void choose_tile(const AttentionProblem<T>& p, const Tensor& y) {
     run_forward<Least>(p, y);
   else if (2 * p.queries <= Large::rows || blocks_of<Large>(p) < device_limits().multiprocessors)
     run_forward<AttentionTile<T, width, 4, 32>>(p, y);
-  else if (is_plain(p))
+  else if (p.is_plain())
     run_forward<AttentionTile<T, width, large_rows, 128, Ability::plain>>(p, y);
   else
     run_forward<Large>(p, y);
@@ -291,6 +245,7 @@ void choose_tile(const AttentionProblem<T>& p, const Tensor& y) {
 
 void attention(const Tensor& y, const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                const Tensor& mask, const Tensor& key_mask, const Tensor& alibi, const AttentionSettings& settings) {
+  if (element_size(q.dtype()) == 2) return tensor_attention(y, statistics, q, k, v, mask, key_mask, alibi, settings);
   visit_compute(q.dtype(), [&]<class T>(T) {
     const auto p = make_attention_problem<T>(statistics, q, k, v, mask, key_mask, alibi, settings);
     if (int64_t{p.batch} * p.heads * p.queries == 0) return;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include <regard/autograd/backend/cuda/convert.hpp>
 #include <regard/autograd/backend/cuda/math.hpp>
 #include <regard/autograd/backend/cuda/random.hpp>
 #include <regard/autograd/backend/cuda/reduction.hpp>
@@ -13,9 +14,20 @@
 
 namespace regard::cuda_backend {
 
+/// What every GPU since sm_80 lets a block have.
+inline constexpr size_t most_shared_bytes = 99 * 1024;
+
 /// 16 bytes, which a thread moves at once.
 template <class T>
 inline constexpr int vector_width = 16 / static_cast<int>(sizeof(T));
+template <class T>
+struct alignas(16) Vector {
+  T at[vector_width<T>];
+};
+template <class T>
+__device__ Vector<T> load_vector(const T* from) {
+  return *reinterpret_cast<const Vector<T>*>(from);
+}
 
 /// A [N, H, length, width] tensor in memory.
 template <class T>
@@ -44,14 +56,15 @@ __host__ __device__ HeadRows<T> dense_rows(T* data, int64_t heads, int64_t lengt
 
 enum class MaskKind : uint8_t { none, boolean, integer, floating };
 
-/// Passed to kernels by value.
-template <class T>
+/// Passed to kernels by value. E is the type of elements, T that of what is computed with them.
+template <class E>
 struct AttentionProblem {
+  using T = Number<E>;
   int batch, heads, queries, keys, width, value_width;
   int group;  // query heads that share a head of keys and values: head h uses h / group of k, v, dk and dv
-  HeadRows<const T> q, k, v;
+  HeadRows<const E> q, k, v;
   T* statistics;         // [N, H, 2, L]: largest score and inverse sum of each row
-  HeadRows<const T> dy;  // backward alone, and so is delta
+  HeadRows<const E> dy;  // backward alone, and so is delta
   const T* delta;        // [N, H, L]: the sum of dy y of each row
   MaskKind mask_kind;
   HeadRows<const char> mask;  // strides in elements of its kind
@@ -72,6 +85,8 @@ struct AttentionProblem {
   __host__ __device__ bool blocks_keys() const {
     return key_mask_kind != MaskKind::none || (mask_allows() && (mask.row == 0 || queries == 1));
   }
+  /// Whether scores count as they are, as far as causal order lets them.
+  __host__ __device__ bool is_plain() const { return !reads_allowed() && !adds_to_scores() && !drops; }
   __host__ __device__ bool adds_to_scores() const { return mask_kind == MaskKind::floating || slopes != nullptr; }
   /// How many keys query q may see as far as causal order goes.
   __host__ __device__ int visible_keys(int q) const {
@@ -87,22 +102,23 @@ inline MaskKind mask_kind_of(const Tensor& mask) {
   return mask.dtype() == DType::boolean ? MaskKind::boolean : MaskKind::integer;
 }
 
-template <class T>
-AttentionProblem<T> make_attention_problem(const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
+template <class E>
+AttentionProblem<E> make_attention_problem(const Tensor& statistics, const Tensor& q, const Tensor& k, const Tensor& v,
                                            const Tensor& mask, const Tensor& key_mask, const Tensor& alibi,
                                            const AttentionSettings& settings) {
+  using T = Number<E>;
   const bool drops = settings.dropout > 0;
   const DropoutMask dropout(settings.dropout, settings.seed, settings.offset);
-  AttentionProblem<T> p{.batch = static_cast<int>(q.size(0)),
+  AttentionProblem<E> p{.batch = static_cast<int>(q.size(0)),
                         .heads = static_cast<int>(q.size(1)),
                         .queries = static_cast<int>(q.size(2)),
                         .keys = static_cast<int>(k.size(2)),
                         .width = static_cast<int>(q.size(3)),
                         .value_width = static_cast<int>(v.size(3)),
                         .group = static_cast<int>(k.size(1) > 0 ? q.size(1) / k.size(1) : 1),
-                        .q = rows_of<const T>(q),
-                        .k = rows_of<const T>(k),
-                        .v = rows_of<const T>(v),
+                        .q = rows_of<const E>(q),
+                        .k = rows_of<const E>(k),
+                        .v = rows_of<const E>(v),
                         .statistics = device_pointer<T>(statistics),
                         .dy = {},
                         .delta = nullptr,
@@ -126,10 +142,12 @@ AttentionProblem<T> make_attention_problem(const Tensor& statistics, const Tenso
 }
 
 /// The masks of one head of queries.
-template <class T>
+template <class E>
 class HeadMask {
  public:
-  __device__ HeadMask(const AttentionProblem<T>& p, int n, int h)
+  using T = Number<E>;
+
+  __device__ HeadMask(const AttentionProblem<E>& p, int n, int h)
       : mask_(p.mask ? p.mask.data + (n * p.mask.batch + h * p.mask.head) * bytes_of(p.mask_kind) : nullptr),
         key_mask_(p.key_mask ? p.key_mask + n * p.key_mask_batch * bytes_of(p.key_mask_kind) : nullptr),
         slope_(p.slopes ? static_cast<T>(p.slopes[h]) : T(0)),
@@ -137,22 +155,22 @@ class HeadMask {
                       static_cast<uint64_t>(p.queries) * static_cast<uint64_t>(p.keys)) {}
 
   /// Whether the masks that are not floating, and causal order, let query q attend to key k; false beyond the last.
-  __device__ bool allows(const AttentionProblem<T>& p, int q, int k) const {
+  __device__ bool allows(const AttentionProblem<E>& p, int q, int k) const {
     if (q >= p.queries || k >= p.visible_keys(q)) return false;
     if (key_mask_ && !is_set(p.key_mask_kind, key_mask_, k * p.key_mask_key)) return false;
     return !p.mask_allows() || is_set(p.mask_kind, mask_, q * p.mask.row + k * p.mask.column);
   }
   /// Whether any query may attend to key k as far as AttentionProblem::blocks_keys() goes.
-  __device__ bool shows(const AttentionProblem<T>& p, int k) const {
+  __device__ bool shows(const AttentionProblem<E>& p, int k) const {
     if (k >= p.keys) return false;
     if (key_mask_ && !is_set(p.key_mask_kind, key_mask_, k * p.key_mask_key)) return false;
     return !p.mask_allows() || (p.mask.row != 0 && p.queries > 1) || is_set(p.mask_kind, mask_, k * p.mask.column);
   }
   /// The score with what is added to it: a float mask, the distance of ALiBi, or both; minus infinity where it blocks.
-  __device__ T masked(const AttentionProblem<T>& p, int q, int k, T score) const {
+  __device__ T masked(const AttentionProblem<E>& p, int q, int k, T score) const {
     T added = 0;
     if (p.mask_kind == MaskKind::floating) {
-      added = reinterpret_cast<const T*>(mask_)[q * p.mask.row + k * p.mask.column];
+      added = number(reinterpret_cast<const E*>(mask_)[q * p.mask.row + k * p.mask.column]);
       if (added == -infinity<T>()) return added;
     }
     if (p.slopes) {
@@ -162,14 +180,14 @@ class HeadMask {
     return score + added;
   }
   /// Whether dropout keeps the weight of query q and key k.
-  __device__ bool keeps(const AttentionProblem<T>& p, int q, int k) const {
+  __device__ bool keeps(const AttentionProblem<E>& p, int q, int k) const {
     return p.dropout.keeps(first_weight_ + static_cast<uint64_t>(q) * static_cast<uint64_t>(p.keys) +
                            static_cast<uint64_t>(k));
   }
 
  private:
   __device__ static int64_t bytes_of(MaskKind kind) {
-    return kind == MaskKind::boolean ? 1 : kind == MaskKind::integer ? 8 : static_cast<int64_t>(sizeof(T));
+    return kind == MaskKind::boolean ? 1 : kind == MaskKind::integer ? 8 : static_cast<int64_t>(sizeof(E));
   }
   __device__ static bool is_set(MaskKind kind, const char* mask, int64_t at) {
     return kind == MaskKind::boolean ? mask[at] != 0 : reinterpret_cast<const int64_t*>(mask)[at] != 0;
@@ -189,7 +207,7 @@ __device__ T shift_of(T largest) {
 /// e^(score - shift).
 template <class T>
 __device__ T power_of(T score, T shift) {
-  return exp2((score - shift) * static_cast<T>(1.4426950408889634074));
+  return exp2((score - shift) * log2_of_e<T>);
 }
 
 }  // namespace regard::cuda_backend

@@ -8,20 +8,11 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <cstring>
 
+#include <regard/autograd/backend/cuda/async_copy.hpp>
 #include <regard/autograd/backend/cuda/attention_problem.hpp>
 
 namespace regard::cuda_backend {
-
-template <class T>
-struct alignas(16) Vector {
-  T at[vector_width<T>];
-};
-template <class T>
-__device__ Vector<T> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T>*>(from);
-}
 
 /// What a block can do beside plain attention, which is all that most training needs: a kernel without the rest has
 /// more registers, so that there can be more blocks.
@@ -36,9 +27,6 @@ inline constexpr int most_large_blocks = 2;  // a multiprocessor has 164 KiB of 
 #else
 inline constexpr int most_large_blocks = 3;
 #endif
-
-/// What every GPU since sm_80 lets a block have.
-inline constexpr size_t most_shared_bytes = 99 * 1024;
 
 /// The shape of a block.
 template <class Element, int width_, int thread_rows_, int threads_, Ability ability = Ability::masked>
@@ -88,26 +76,6 @@ struct AttentionTile {
 };
 
 // ---- Loads
-
-/// Copies 16 bytes to shared memory, or zeros it: there after wait_for_copies() and a barrier. Past the registers.
-__device__ inline void copy_vector(void* to, const void* from, bool whole) {
-#ifdef __CUDA_ARCH__
-  asm volatile(
-      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
-      "l"(from), "r"(whole ? 16 : 0)
-      : "memory");
-#else
-  if (whole)
-    memcpy(to, from, 16);
-  else
-    memset(to, 0, 16);
-#endif
-}
-__device__ inline void wait_for_copies() {
-#ifdef __CUDA_ARCH__
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 /// Calls f(row, column, offset) for this thread's share of [count, Tile::width] elements, `step` columns at a time,
 /// where offset is that of the element in memory, row 0 lying in row `first` there.

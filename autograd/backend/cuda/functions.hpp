@@ -7,6 +7,9 @@ namespace regard::cuda_backend {
 
 extern const Kernels table;
 
+/// The widest heads that attention takes in 16 bits.
+inline constexpr int most_tensor_width = 128;
+
 void unary(UnaryOp op, const Tensor& y, const Tensor& a);
 void binary(BinaryOp op, const Tensor& y, const Tensor& a, const Tensor& b);
 void binary_scalar(BinaryOp op, const Tensor& y, const Tensor& a, Scalar b, bool scalar_first);

@@ -17,6 +17,9 @@ __host__ __device__ constexpr T infinity() {
 }
 
 template <class T>
+inline constexpr T log2_of_e = static_cast<T>(1.4426950408889634074);
+
+template <class T>
 __device__ T sigmoid(T x) {
   const T e = exp(-fabs(x));
   return (x < 0 ? e : T(1)) / (1 + e);

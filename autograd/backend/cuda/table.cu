@@ -51,6 +51,7 @@ const Kernels table{
     .lion_step = lion_step,
     .norm_squared = norm_squared,
     .limit_norm = limit_norm,
+    .widest_narrow_attention = most_tensor_width,
 };
 
 }  // namespace regard::cuda_backend
