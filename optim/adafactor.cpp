@@ -11,11 +11,13 @@ namespace regard::optim {
 
 namespace {
 
-double root_mean_square(const Tensor& x) {
-  if (x.numel() == 0) return 0;
-  const Tensor squares = empty({}, TensorOptions(DType::f64, x.device())), dense = x.contiguous();
+// Of all elements, a number in f64 that stays where x is: nothing waits for a GPU.
+Tensor root_mean_square(const Tensor& x) {
+  const TensorOptions options(DType::f64, x.device());
+  if (x.numel() == 0) return zeros({}, options);
+  const Tensor squares = empty({}, options), dense = x.contiguous();
   kernels(x).norm_squared(squares, {&dense, 1});
-  return std::sqrt(squares.item<double>() / static_cast<double>(x.numel()));
+  return sqrt(squares / static_cast<double>(x.numel()));
 }
 
 // x moves to y by this share of the way.
@@ -62,7 +64,7 @@ void Adafactor::update_one(size_t group, const Update& one) const {
                                                                       : std::numeric_limits<float>::epsilon());
   const auto step = static_cast<double>(state.step);
   const double fresh = std::pow(step, o.beta2_decay);
-  const double size = std::max(o.eps2, root_mean_square(parameter)) * std::min(lr(group), 1 / std::sqrt(step));
+  const Tensor size = clamp(root_mean_square(parameter), o.eps2) * std::min(lr(group), 1 / std::sqrt(step));
   const Tensor values = parameter.detach();
   if (o.weight_decay != 0) values.mul_(1 - lr(group) * o.weight_decay);
 
@@ -78,8 +80,8 @@ void Adafactor::update_one(size_t group, const Update& one) const {
     estimate = state.slots[2];
   }
   const Tensor update = rsqrt(clamp(estimate, eps1 * eps1)) * grad;
-  const double divisor = std::max(1.0, root_mean_square(update) / o.d);
-  values.add_(update, -size / divisor);
+  const Tensor divisor = clamp(root_mean_square(update) / o.d, 1);
+  values.sub_(update * (size / divisor).to(update.dtype()));
 }
 
 }  // namespace regard::optim

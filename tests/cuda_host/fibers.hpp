@@ -34,6 +34,8 @@ struct Held {
 Held held();
 /// How often the CPU has waited for the "GPU".
 size_t waits();
+/// From now on events stay undone until they are waited for, as if the "GPU" were far behind; or no longer.
+void hold_events(bool held);
 /// How many bytes the "GPU" has, from now on.
 void set_capacity(size_t bytes);
 /// Bytes from an address to the end of the buffer that it lies in; 0 outside of all.

@@ -89,6 +89,9 @@ void on_fault(int, siginfo_t* info, void*) {
 
 size_t waits() { return waited; }
 
+bool events_are_held = false;
+void hold_events(bool held) { events_are_held = held; }
+
 void install_fault_handler() {
   static char stack[64 * 1024];
   stack_t alternate{};
@@ -317,3 +320,29 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return ++cuda_host::waited, cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() { return ++cuda_host::waited, cudaSuccess; }
+
+// Recorded when all is done: an event is over at once, unless a test has it that the "GPU" is behind.
+struct cuda_host_event {
+  bool held = false;
+};
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new cuda_host_event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->held = cuda_host::events_are_held;
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (!cuda_host::events_are_held) event->held = false;
+  return event->held ? note(cudaErrorNotReady) : cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->held) ++cuda_host::waited;
+  event->held = false;
+  return cudaSuccess;
+}

@@ -28,6 +28,9 @@ struct DeviceLimits {
 };
 const DeviceLimits& device_limits();
 
+/// Waits for what is queued; throws what was found wrong meanwhile, see faults.hpp.
+void wait(const char* op, Device device);
+
 /// After a launch: its error, and in synchronous mode that of the kernel itself.
 void check_launched(const char* op, cudaStream_t stream);
 
@@ -103,7 +106,7 @@ void free(void* data, int64_t bytes, int index);
 void empty_cache();
 CudaMemoryStats memory_stats(int index);
 void reset_peak_memory(int index);
-void copy_memory(void* to, Device to_device, const void* from, Device from_device, int64_t bytes);
+void copy_memory(const char* op, void* to, Device to_device, const void* from, Device from_device, int64_t bytes);
 
 int device_count();
 
