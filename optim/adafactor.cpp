@@ -5,6 +5,7 @@
 #include <limits>
 
 #include <regard/autograd/backend/kernels.hpp>
+#include <regard/autograd/cuda_graph.hpp>
 #include <regard/autograd/ops.hpp>
 
 namespace regard::optim {
@@ -20,8 +21,19 @@ Tensor root_mean_square(const Tensor& x) {
   return sqrt(squares / static_cast<double>(x.numel()));
 }
 
+// A number of a step where the tensors are: a replay of a captured step finds it anew.
+Tensor number(const Tensor& like, DType dtype, const std::function<double()>& value) {
+  return detail::number_of_step(value, TensorOptions(dtype, like.device()));
+}
+
 // x moves to y by this share of the way.
-void move_towards(const Tensor& x, const Tensor& y, double share) { x.mul_(1 - share).add_(y, share); }
+void move_towards(const Tensor& x, const Tensor& y, const std::function<double()>& share) {
+  if (x.device() == cpu()) {
+    x.mul_(1 - share()).add_(y, share());
+  } else {
+    x.mul_(number(x, x.dtype(), [share] { return 1 - share(); })).add_(y * number(x, x.dtype(), share));
+  }
+}
 
 }  // namespace
 
@@ -62,11 +74,14 @@ void Adafactor::update_one(size_t group, const Update& one) const {
       state.slots[slot] = zeros(*shape, TensorOptions(parameter.dtype(), parameter.device()));
   const double eps1 = o.eps1.value_or(parameter.dtype() == DType::f64 ? std::numeric_limits<double>::epsilon()
                                                                       : std::numeric_limits<float>::epsilon());
-  const auto step = static_cast<double>(state.step);
-  const double fresh = std::pow(step, o.beta2_decay);
-  const Tensor size = clamp(root_mean_square(parameter), o.eps2) * std::min(lr(group), 1 / std::sqrt(step));
+  const auto lr = lr_of(group);
+  const auto step = [&state = state] { return static_cast<double>(state.step); };
+  const auto fresh = [step, decay = o.beta2_decay] { return std::pow(step(), decay); };
+  const Tensor size = clamp(root_mean_square(parameter), o.eps2) *
+                      number(parameter, DType::f64, [lr, step] { return std::min(lr(), 1 / std::sqrt(step())); });
   const Tensor values = parameter.detach();
-  if (o.weight_decay != 0) values.mul_(1 - lr(group) * o.weight_decay);
+  if (o.weight_decay != 0)
+    values.mul_(number(values, values.dtype(), [lr, decay = o.weight_decay] { return 1 - lr() * decay; }));
 
   const Tensor squared = square(grad);
   Tensor estimate;

@@ -9,6 +9,7 @@
 
 namespace regard {
 
+class CapturedGraph;
 struct EntryCheck;
 struct Kernels;
 class Tensor;
@@ -32,6 +33,9 @@ struct CudaBackend {
   void (*synchronize)(int index);
   /// See check_entries_later().
   void (*check_entries)(const Tensor& x, const EntryCheck& check);
+  /// See captured_graph.hpp. The caller's to delete.
+  CapturedGraph* (*begin_capture)(int index);
+  CapturedGraph* (*current_capture)();
 };
 
 /// Null where Regard was built without it.

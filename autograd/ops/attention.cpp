@@ -34,7 +34,8 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 std::atomic<bool> float_mask_warning_given{false};
 
 constexpr const char* zeros_and_ones =
-    ": a float mask is added to the scores, and this one holds only 0 and 1, which blocks nothing; where 1 means that a "
+    ": a float mask is added to the scores, and this one holds only 0 and 1, which blocks nothing; where 1 means that "
+    "a "
     "query may attend, pass mask.to(DType::boolean)";
 
 /// On a GPU, which is not waited for: the warning comes later, and only of one of the first masks.

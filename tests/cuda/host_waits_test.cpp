@@ -62,14 +62,15 @@ TEST_CASE("cuda host: batches, ops with indices and masks of numbers, and whole 
   const size_t before = cuda_host::waits();
   for (int step = 0; step < 2; ++step) {
     const Tensor logits = model(ids.to(cuda()));
-    cross_entropy(logits.view({12, 11}), targets.to(cuda()).view({12}), {.weight = weight, .ignore_index = 3}).backward();
+    cross_entropy(logits.view({12, 11}), targets.to(cuda()).view({12}), {.weight = weight, .ignore_index = 3})
+        .backward();
     clip_grad_norm_on_device(model.parameters(), 1);
     optimizer.step();
     optimizer.zero_grad();
   }
   const Tensor x = rand({1, 2, 4, 8}, cuda()).set_requires_grad();
   Tensor mask = zeros({4, 4}, cuda());
-  mask.select(0, 1).select(0, 2).copy_(from_vector<float>({1}, {}));
+  mask.select(0, 1).select(0, 2).copy_(from_vector<float>({2}, {}));
   scaled_dot_product_attention(x, x, x, {.mask = mask, .alibi = rand({2}, cuda())}).sum().backward();
   const Tensor index = from_vector<int64_t>({1, 0, 1}, {3}).to(cuda());
   gather(x.view({2, 32}), 0, index.view({3, 1})).sum().backward();

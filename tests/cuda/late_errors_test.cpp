@@ -28,32 +28,65 @@ Tensor grid(Device device) { return arange(12, DType::f32).view({4, 3}).to(devic
 
 // Ops with entries that are not what they must be.
 std::vector<Case> index_cases() {
-  return {
-      {"embedding", [](Device d) { return embedding(list(d, {0, 3, 4, -1}).view({2, 2}), grid(d)); }},
-      {"negative", [](Device d) { return embedding(list(d, {-1}), grid(d)); }},
-      {"far", [](Device d) { return embedding(list(d, {INT64_MAX}), grid(d)); }},
-      {"gather", [](Device d) { return gather(grid(d), 1, list(d, {0, 1, 2, 3}).view({2, 2})); }},
-      {"index_select", [](Device d) { return index_select(grid(d).t(), 1, list(d, {INT64_MIN, 1})); }},
-      {"index_add", [](Device d) { return index_add(grid(d), 0, list(d, {3, 4}), ones({2, 3}, d)); }},
-      {"scatter_add",
-       [](Device d) { return scatter_add(grid(d), 0, list(d, {0, 1, 9}).view({1, 3}), ones({1, 3}, d)); }},
-      {"one_hot", [](Device d) { return one_hot(list(d, {2, 5}), 5); }},
-      {"cross_entropy",
-       [](Device d) { return cross_entropy(grid(d), list(d, {-100, 0, 3, 1}), {.ignore_index = -100}); }},
-      {"cross_entropy of none", [](Device d) { return cross_entropy(grid(d), list(d, {0, 0, 0, -1})); }},
-      {"nll_loss", [](Device d) { return nll_loss(grid(d), list(d, {0, 1, 2, 77}), {.ignore_index = 1}); }},
-      {"many", [](Device d) {
-         Tensor ids = zeros({3000}, {DType::i64, d});
-         ids.select(0, 2999).fill_(7);
-         ids.select(0, 1234).fill_(-5);
-         return embedding(ids.view({30, 100}), grid(d)).sum();
-       }}};
+  return {{"embedding",
+           [](Device d) {
+             return embedding(list(d, {0, 3, 4, -1}).view({2, 2}), grid(d));
+           }},
+          {"negative", [](Device d) { return embedding(list(d, {-1}), grid(d)); }},
+          {"far", [](Device d) { return embedding(list(d, {INT64_MAX}), grid(d)); }},
+          {"gather",
+           [](Device d) {
+             return gather(grid(d), 1, list(d, {0, 1, 2, 3}).view({2, 2}));
+           }},
+          {"index_select",
+           [](Device d) {
+             return index_select(grid(d).t(), 1, list(d, {INT64_MIN, 1}));
+           }},
+          {"index_add",
+           [](Device d) {
+             return index_add(grid(d), 0, list(d, {3, 4}), ones({2, 3}, d));
+           }},
+          {"scatter_add",
+           [](Device d) {
+             return scatter_add(grid(d), 0, list(d, {0, 1, 9}).view({1, 3}), ones({1, 3}, d));
+           }},
+          {"one_hot",
+           [](Device d) {
+             return one_hot(list(d, {2, 5}), 5);
+           }},
+          {"cross_entropy",
+           [](Device d) {
+             return cross_entropy(grid(d), list(d, {-100, 0, 3, 1}), {.ignore_index = -100});
+           }},
+          {"cross_entropy of none",
+           [](Device d) {
+             return cross_entropy(grid(d), list(d, {0, 0, 0, -1}));
+           }},
+          {"nll_loss",
+           [](Device d) {
+             return nll_loss(grid(d), list(d, {0, 1, 2, 77}), {.ignore_index = 1});
+           }},
+          {"many", [](Device d) {
+             Tensor ids = zeros({3000}, {DType::i64, d});
+             ids.select(0, 2999).fill_(7);
+             ids.select(0, 1234).fill_(-5);
+             return embedding(ids.view({30, 100}), grid(d)).sum();
+           }}};
 }
 std::vector<Case> value_cases() {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  return {{"bernoulli", [](Device d) { return bernoulli(numbers(d, {0, 1, 1.5F})); }},
-          {"bernoulli of NaN", [nan](Device d) { return bernoulli(numbers(d, {0, nan})); }},
-          {"pow", [](Device d) { return pow(list(d, {1, 2}), list(d, {3, -2})); }},
+  return {{"bernoulli",
+           [](Device d) {
+             return bernoulli(numbers(d, {0, 1, 1.5F}));
+           }},
+          {"bernoulli of NaN",
+           [nan](Device d) {
+             return bernoulli(numbers(d, {0, nan}));
+           }},
+          {"pow",
+           [](Device d) {
+             return pow(list(d, {1, 2}), list(d, {3, -2}));
+           }},
           {"alibi", [](Device d) {
              const Tensor x = ones({1, 2, 3, 4}, d);
              return scaled_dot_product_attention(x, x, x, {.alibi = numbers(d, {1, INFINITY})});

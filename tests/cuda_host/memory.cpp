@@ -161,6 +161,7 @@ using cuda_host::memory;
 using cuda_host::note;
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (const cudaError_t refused = cuda_host::refused_in_capture()) return note(refused);
   auto& m = memory();
   cuda_host::Lock lock(m.mutex);
   static std::once_flag handled;
@@ -190,6 +191,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 }
 
 cudaError_t cudaFree(void* data) {
+  if (const cudaError_t refused = cuda_host::refused_in_capture()) return note(refused);
   if (!data) return cudaSuccess;
   auto& m = memory();
   cuda_host::Lock lock(m.mutex);
@@ -215,6 +217,7 @@ cudaError_t cudaFree(void* data) {
 }
 
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
+  if (const cudaError_t refused = cuda_host::refused_in_capture()) return note(refused);
   *data = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   return *data ? cudaSuccess : note(cudaErrorMemoryAllocation);
 }
@@ -230,16 +233,22 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  DeviceAccess access;
-  std::memmove(to, from, bytes);
-  return cudaSuccess;
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  const auto run = [=] {
+    DeviceAccess access;
+    std::memmove(to, from, bytes);
+    return cudaSuccess;
+  };
+  return cuda_host::record(stream, run) ? cudaSuccess : run();
 }
 
-cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
-  DeviceAccess access;
-  std::memset(data, value, bytes);
-  return cudaSuccess;
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+  const auto run = [=] {
+    DeviceAccess access;
+    std::memset(data, value, bytes);
+    return cudaSuccess;
+  };
+  return cuda_host::record(stream, run) ? cudaSuccess : run();
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
@@ -271,6 +280,10 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "out of memory";
     case cudaErrorInvalidConfiguration:
       return "invalid configuration argument";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
     case cudaErrorLaunchFailure:
       text = cuda_host::last_report();
       return text.c_str();
@@ -312,13 +325,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->totalGlobalMem = memory().capacity;
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  static char one;
-  *stream = reinterpret_cast<cudaStream_t>(&one);
-  return cudaSuccess;
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t refused = cuda_host::refused_while_recording(stream)) return note(refused);
+  return ++cuda_host::waited, cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return ++cuda_host::waited, cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() { return ++cuda_host::waited, cudaSuccess; }
 
 // Recorded when all is done: an event is over at once, unless a test has it that the "GPU" is behind.

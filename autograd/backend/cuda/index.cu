@@ -46,8 +46,8 @@ __global__ void gather_kernel(Layout<3> layout, int64_t size, int64_t stride, Wo
 
 // The same for rows of `words` words; offsets and stride are in elements of `bytes` bytes.
 template <class Word>
-__global__ void gather_rows_kernel(Layout<3> layout, int64_t size, int64_t stride, int64_t bytes, int64_t words, char* y,
-                                   const int64_t* index, const char* a) {
+__global__ void gather_rows_kernel(Layout<3> layout, int64_t size, int64_t stride, int64_t bytes, int64_t words,
+                                   char* y, const int64_t* index, const char* a) {
   for (int64_t row = first_row(); row < layout.numel; row += row_step()) {
     const Offsets<3> offsets = layout.offsets(row);
     auto* to = reinterpret_cast<Word*>(y + offsets.at[0] * bytes);
@@ -116,8 +116,8 @@ void index_select(const Tensor& y, const Tensor& a, int64_t dim, const Tensor& i
   visit_bytes(alignment.bytes(), [&]<class Word>(Word) {
     const int64_t words = run * bytes / static_cast<int64_t>(sizeof(Word));
     launch("index_select", stream_of(y), row_grid(layout.numel, words), gather_rows_kernel<Word>, layout,
-           a.shape()[dim], a.strides()[dim], bytes, words, device_pointer<char>(y), device_pointer<const int64_t>(index),
-           device_pointer<const char>(a));
+           a.shape()[dim], a.strides()[dim], bytes, words, device_pointer<char>(y),
+           device_pointer<const int64_t>(index), device_pointer<const char>(a));
   });
 }
 

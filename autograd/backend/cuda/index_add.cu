@@ -77,7 +77,7 @@ struct Sums {
 
 // index_add: a whole slice of y for an index.
 struct Slices {
-  Layout<2> layout;  // of lanes in y and source
+  Layout<2> layout;                  // of lanes in y and source
   int64_t size, to_step, from_step;  // along dim
   int64_t lanes = layout.numel;
 

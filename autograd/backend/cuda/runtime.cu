@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 
+#include <regard/autograd/backend/cuda/capture.hpp>
 #include <regard/autograd/backend/cuda/faults.hpp>
 #include <regard/autograd/backend/cuda/functions.hpp>
 #include <regard/autograd/backend/cuda/staging.hpp>
@@ -66,7 +67,7 @@ void check_cuda(const char* op, cudaError_t status) {
 
 void check_launched(const char* op, cudaStream_t stream) {
   check_cuda(op, cudaPeekAtLastError());
-  if (!synchronous().load(std::memory_order_relaxed)) return;
+  if (!synchronous().load(std::memory_order_relaxed) || current_capture()) return;
   check_cuda(op, cudaStreamSynchronize(stream));
   raise_noted(current);
 }
@@ -83,14 +84,18 @@ int device_count() {
   return count;
 }
 
-cudaStream_t stream_of(Device device) { return use(device.index).stream; }
-cudaStream_t stream_of(const Tensor& x) { return use(x.device().index).stream; }
+cudaStream_t stream_of(Device device) {
+  Gpu& gpu = use(device.index);
+  const cudaStream_t capturing = capture_stream(device.index);
+  return capturing ? capturing : gpu.stream;
+}
+cudaStream_t stream_of(const Tensor& x) { return stream_of(x.device()); }
 
 cudaStream_t stream_of_memory(const void* data) {
-  if (device_count() == 1) return use(0).stream;
+  if (device_count() == 1) return stream_of(cuda(0));
   cudaPointerAttributes attributes{};
   check_cuda("device", cudaPointerGetAttributes(&attributes, data));
-  return use(attributes.device).stream;
+  return stream_of(cuda(attributes.device));
 }
 
 const DeviceLimits& device_limits() { return use(std::max(current, 0)).limits; }
@@ -104,12 +109,15 @@ Grid grid_for(int64_t count, int each, int most_threads) {
 }
 
 void wait(const char* op, Device device) {
+  check_not_captured(op, "waits for the GPU");
   check_cuda(op, cudaStreamSynchronize(stream_of(device)));
   raise_noted(device.index);
 }
 
 void copy_memory(const char* op, void* to, Device to_device, const void* from, Device from_device, int64_t bytes) {
   if (bytes == 0) return;
+  if (!(to_device == from_device))
+    check_not_captured(op, "copies between devices (item(), to_vector() and printing do)");
   const bool to_gpu = to_device.kind == Device::Kind::cuda, from_gpu = from_device.kind == Device::Kind::cuda;
   if (!from_gpu) return copy_to_gpu(op, to, from, bytes, to_device.index, stream_of(to_device));
   if (to_gpu && !(to_device == from_device)) wait(op, from_device);  // the other's work; the rest is on its own stream
@@ -158,6 +166,8 @@ const CudaBackend* find_cuda_backend() {
       .copy = cuda_backend::copy_memory,
       .synchronize = cuda_backend::synchronize,
       .check_entries = cuda_backend::check_entries,
+      .begin_capture = cuda_backend::begin_capture,
+      .current_capture = cuda_backend::current_capture,
   };
   return &backend;
 }

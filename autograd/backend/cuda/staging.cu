@@ -56,8 +56,7 @@ Buffer make_buffer(const char* op, int64_t bytes) {
 
 // One that nothing is copied from any more, of at least so many bytes: it leaves the list.
 Buffer take_buffer(const char* op, Staging& staging, int64_t bytes) {
-  const int64_t wanted =
-      std::max(least_bytes, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes))));
+  const int64_t wanted = std::max(least_bytes, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes))));
   const auto fits = [&](const Buffer& buffer) { return buffer.bytes == wanted; };
   auto found = std::find_if(staging.buffers.begin(), staging.buffers.end(), fits);  // the others are used later
   if (found != staging.buffers.end() && !is_copied(op, *found)) {
