@@ -83,6 +83,26 @@ TEST_CASE("cuda host: batches, ops with indices and masks of numbers, and whole 
   CHECK(cuda_host::waits() == before + 1);
 }
 
+TEST_CASE("cuda host: a replay does what was captured, launch by launch, and does not wait") {
+  const Tensor x = ones({3}, cuda()), w = ones({3}, cuda()).set_requires_grad();
+  w.set_grad(x);
+  AdamW optimizer({w});
+  optimizer.step();
+  CudaGraph graph;
+  const size_t before = cuda_host::waits(), calls = cuda_host::replayed();
+  graph.capture([&] {
+    w.set_grad(x * 2);
+    optimizer.step();
+  });
+  CHECK(cuda_host::replayed() == calls);
+  for (size_t i = 1; i <= 3; ++i) {
+    x.copy_(full({3}, i));
+    graph.replay();
+    CHECK(cuda_host::replayed() == calls + 2 * i);
+  }
+  CHECK(cuda_host::waits() == before);
+}
+
 TEST_CASE("cuda host: a batch is copied through pinned memory that is used again when it is free") {
   const Tensor small = arange(1000), large = randn({3 << 20});  // 4 KB and 12 MiB
   cuda_host::hold_events(true);
