@@ -197,6 +197,12 @@ TEST_CASE("cuda graph: memory is kept while there is the graph, and comes back")
   graph.replay();
   CHECK(result.sum().item<float>() == 6000);
   CHECK(other.sum().item<float>() == 9000);
+  // A result that nobody wants any more is still written to, in memory that nobody else gets.
+  result = Tensor();
+  Tensors others;
+  for (int i = 0; i < 600; ++i) others.push_back(full({1000}, 8, cuda()));
+  graph.replay();
+  CHECK(stack(others).sum().item<float>() == 600 * 8000);
 }
 
 TEST_CASE("cuda graph: what waits for the GPU names itself, and the capture ends") {
