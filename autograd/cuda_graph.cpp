@@ -18,6 +18,8 @@ CudaGraph& CudaGraph::operator=(CudaGraph&&) noexcept = default;
 void CudaGraph::capture(const std::function<void()>& work) {
   check<ValueError>(work != nullptr, "CudaGraph.capture", "the work is an empty function");
   const CudaBackend& backend = need_cuda("CudaGraph", device_);
+  check<DeviceError>(!cuda_is_capturing(), "CudaGraph.capture",
+                     "this thread captures already: end the one capture before the other begins");
   reset();
   std::unique_ptr<CapturedGraph> graph(backend.begin_capture(device_.index));
 

@@ -13,7 +13,7 @@
 
 namespace regard::cuda_backend {
 
-/// Starts a capture on this thread.
+/// Starts a capture on this thread, on which none goes on.
 CapturedGraph* begin_capture(int index);
 CapturedGraph* current_capture();
 

@@ -89,6 +89,7 @@ cudaStream_t stream_of(Device device) {
   const cudaStream_t capturing = capture_stream(device.index);
   return capturing ? capturing : gpu.stream;
 }
+cudaStream_t shared_stream(int index) { return gpus()[static_cast<size_t>(index)].stream; }
 cudaStream_t stream_of(const Tensor& x) { return stream_of(x.device()); }
 
 cudaStream_t stream_of_memory(const void* data) {

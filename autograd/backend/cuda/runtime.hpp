@@ -15,9 +15,11 @@ namespace regard::cuda_backend {
 void check_cuda(const char* op, cudaError_t status);
 
 /// Makes `device` this thread's GPU and returns the stream on which it works: one a GPU, shared by all threads, in
-/// whose order everything happens.
+/// whose order everything happens. In a capture (capture.hpp) the one that records.
 cudaStream_t stream_of(Device device);
 cudaStream_t stream_of(const Tensor& x);
+/// The same whether or not this thread captures; of a GPU that has been used.
+cudaStream_t shared_stream(int index);
 /// The same for memory of a GPU.
 cudaStream_t stream_of_memory(const void* data);
 
