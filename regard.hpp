@@ -4,6 +4,7 @@
 #include <regard/autograd/autocast.hpp>
 #include <regard/autograd/checkpoint.hpp>
 #include <regard/autograd/cuda.hpp>
+#include <regard/autograd/cuda_graph.hpp>
 #include <regard/autograd/gradcheck.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/matmul_precision.hpp>

@@ -1,8 +1,10 @@
 #include <regard/autograd/random.hpp>
 
 #include <cmath>
+#include <string>
 #include <utility>
 
+#include <regard/autograd/backend/entry_check.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/graph.hpp>
@@ -68,9 +70,15 @@ Tensor bernoulli(const Tensor& p, Generator& generator) {
   check_defined("bernoulli", "p", p);
   check_floating("bernoulli", "p", p);
   NoGrad no_grad;
-  if (p.numel() > 0) {  // NaN is in no range
-    bool in_range = all(logical_and(p >= 0, p <= 1)).item<bool>();
-    check<ValueError>(in_range, "bernoulli", "every element of p should be in [0, 1]");
+  const char* demand = "every element of p should be in [0, 1]";  // NaN is in no range
+  if (p.device() != cpu()) {
+    check_entries_later(p, {.low = 0,
+                            .high = 1,
+                            .raises = EntryCheck::Raises::value_error,
+                            .names = EntryCheck::Names::nothing,
+                            .before = std::string("bernoulli: ") + demand});
+  } else if (p.numel() > 0) {
+    check<ValueError>(all(logical_and(p >= 0, p <= 1)).item<bool>(), "bernoulli", demand);
   }
   Tensor y = empty(p.shape(), TensorOptions(p.dtype(), p.device()));
   kernels(y).bernoulli(y, p, generator.seed(), generator.reserve(y.numel()));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <regard/autograd/backend/cuda_backend.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
@@ -297,12 +298,22 @@ const Tensor& Tensor::div_(Scalar other) const {
 const Tensor& Tensor::copy_(const Tensor& source) const {
   check_writable("copy_", *this);
   check_defined("copy_", "source", source);
-  check_same_device("copy_", *this, source);
   check_keeps_graph("copy_", source);
   check<ShapeError>(broadcastable_to(source.shape(), shape()), "copy_", "a source of shape ", source.shape(),
                     " does not broadcast to ", shape());
   NoGrad no_grad;
   Tensor from = source.detach();
+  if (from.device() != device()) {
+    // As it is where that will do; else brought here first.
+    if (from.dtype() == dtype() && from.shape() == shape() && is_contiguous()) {
+      from = from.contiguous();
+      need_cuda("copy_", device().kind == Device::Kind::cuda ? device() : from.device())
+          .copy("copy_", raw_data(), device(), from.raw_data(), from.device(), numel() * element_size(dtype()));
+      impl_->storage->bump_version();
+      return *this;
+    }
+    from = from.to(device());
+  }
   if (from.shares_storage_with(*this)) from = from.clone();
   kernels(*this).copy(*this, from.shape() == shape() ? from : from.expand(shape()));
   impl_->storage->bump_version();

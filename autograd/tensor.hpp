@@ -159,7 +159,8 @@ class Tensor {
   const Tensor& mul_(Scalar other) const;
   const Tensor& div_(const Tensor& other) const;
   const Tensor& div_(Scalar other) const;
-  const Tensor& copy_(const Tensor& source) const;  ///< casts, broadcasts
+  /// Casts and broadcasts; from another device, too, and to a GPU without waiting.
+  const Tensor& copy_(const Tensor& source) const;
   const Tensor& fill_(Scalar value) const;
   const Tensor& zero_() const;
 

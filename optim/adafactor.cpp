@@ -5,21 +5,35 @@
 #include <limits>
 
 #include <regard/autograd/backend/kernels.hpp>
+#include <regard/autograd/cuda_graph.hpp>
 #include <regard/autograd/ops.hpp>
 
 namespace regard::optim {
 
 namespace {
 
-double root_mean_square(const Tensor& x) {
-  if (x.numel() == 0) return 0;
-  const Tensor squares = empty({}, TensorOptions(DType::f64, x.device())), dense = x.contiguous();
+// Of all elements, a number in f64 that stays where x is: nothing waits for a GPU.
+Tensor root_mean_square(const Tensor& x) {
+  const TensorOptions options(DType::f64, x.device());
+  if (x.numel() == 0) return zeros({}, options);
+  const Tensor squares = empty({}, options), dense = x.contiguous();
   kernels(x).norm_squared(squares, {&dense, 1});
-  return std::sqrt(squares.item<double>() / static_cast<double>(x.numel()));
+  return sqrt(squares / static_cast<double>(x.numel()));
+}
+
+// A number of a step where the tensors are: a replay of a captured step finds it anew.
+Tensor number(const Tensor& like, DType dtype, const std::function<double()>& value) {
+  return detail::number_of_step(value, TensorOptions(dtype, like.device()));
 }
 
 // x moves to y by this share of the way.
-void move_towards(const Tensor& x, const Tensor& y, double share) { x.mul_(1 - share).add_(y, share); }
+void move_towards(const Tensor& x, const Tensor& y, const std::function<double()>& share) {
+  if (x.device() == cpu()) {
+    x.mul_(1 - share()).add_(y, share());
+  } else {
+    x.mul_(number(x, x.dtype(), [share] { return 1 - share(); })).add_(y * number(x, x.dtype(), share));
+  }
+}
 
 }  // namespace
 
@@ -60,11 +74,14 @@ void Adafactor::update_one(size_t group, const Update& one) const {
       state.slots[slot] = zeros(*shape, TensorOptions(parameter.dtype(), parameter.device()));
   const double eps1 = o.eps1.value_or(parameter.dtype() == DType::f64 ? std::numeric_limits<double>::epsilon()
                                                                       : std::numeric_limits<float>::epsilon());
-  const auto step = static_cast<double>(state.step);
-  const double fresh = std::pow(step, o.beta2_decay);
-  const double size = std::max(o.eps2, root_mean_square(parameter)) * std::min(lr(group), 1 / std::sqrt(step));
+  const auto lr = lr_of(group);
+  const auto step = [&state = state] { return static_cast<double>(state.step); };
+  const auto fresh = [step, decay = o.beta2_decay] { return std::pow(step(), decay); };
+  const Tensor size = clamp(root_mean_square(parameter), o.eps2) *
+                      number(parameter, DType::f64, [lr, step] { return std::min(lr(), 1 / std::sqrt(step())); });
   const Tensor values = parameter.detach();
-  if (o.weight_decay != 0) values.mul_(1 - lr(group) * o.weight_decay);
+  if (o.weight_decay != 0)
+    values.mul_(number(values, values.dtype(), [lr, decay = o.weight_decay] { return 1 - lr() * decay; }));
 
   const Tensor squared = square(grad);
   Tensor estimate;
@@ -78,8 +95,8 @@ void Adafactor::update_one(size_t group, const Update& one) const {
     estimate = state.slots[2];
   }
   const Tensor update = rsqrt(clamp(estimate, eps1 * eps1)) * grad;
-  const double divisor = std::max(1.0, root_mean_square(update) / o.d);
-  values.add_(update, -size / divisor);
+  const Tensor divisor = clamp(root_mean_square(update) / o.d, 1);
+  values.sub_(update * (size / divisor).to(update.dtype()));
 }
 
 }  // namespace regard::optim

@@ -1,6 +1,7 @@
 #include <regard/optim/adam.hpp>
 
 #include <regard/autograd/backend/kernels.hpp>
+#include <regard/autograd/cuda_graph.hpp>
 
 namespace regard::optim {
 
@@ -14,8 +15,8 @@ void check_options(const char* name, const Options& o) {
 }
 
 template <class Options>
-void adam_update(const Options& o, bool decoupled, double lr, std::span<const Optimizer::Update> list,
-                 size_t first_slot) {
+void adam_update(const Options& o, bool decoupled, const std::function<double()>& lr,
+                 std::span<const Optimizer::Update> list, size_t first_slot) {
   std::vector<AdamTensors> tensors;
   tensors.reserve(list.size());
   for (const auto& [parameter, grad, state] : list) {
@@ -24,15 +25,20 @@ void adam_update(const Options& o, bool decoupled, double lr, std::span<const Op
       if (!slot->defined()) *slot = zeros_like(parameter);
     tensors.push_back({parameter, grad, exp_avg, exp_avg_sq});
   }
-  const int64_t step = list[0].state.step;
-  kernels(list[0].parameter).adam_step(tensors, {lr, o.betas[0], o.betas[1], o.eps, o.weight_decay, decoupled, step});
+  const auto now = [o, decoupled, lr, &state = list[0].state] {
+    return AdamStep{lr(), o.betas[0], o.betas[1], o.eps, o.weight_decay, decoupled, state.step};
+  };
+  AdamStep step = now();
+  if (cuda_is_capturing()) step.at_replay = now;
+  kernels(list[0].parameter).adam_step(tensors, step);
 }
 
 }  // namespace
 
 namespace adam_detail {
 void check_options(const char* name, const AdamWOptions& options) { optim::check_options(name, options); }
-void adamw_update(const AdamWOptions& options, double lr, std::span<const Optimizer::Update> list, size_t first_slot) {
+void adamw_update(const AdamWOptions& options, const std::function<double()>& lr,
+                  std::span<const Optimizer::Update> list, size_t first_slot) {
   adam_update(options, true, lr, list, first_slot);
 }
 }  // namespace adam_detail
@@ -48,7 +54,7 @@ Adam::Adam(const std::vector<ParameterGroup<AdamOptions>>& groups) : Optimizer("
 Adam::Adam(const Tensors& parameters, const AdamOptions& options)
     : Adam(std::vector<ParameterGroup<AdamOptions>>{{parameters, options}}) {}
 void Adam::update(size_t group, std::span<const Update> list) {
-  adam_update(options_[group], false, lr(group), list, 0);
+  adam_update(options_[group], false, lr_of(group), list, 0);
 }
 
 AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups) : Optimizer("AdamW", {"exp_avg", "exp_avg_sq"}) {
@@ -62,7 +68,7 @@ AdamW::AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups) : Optimize
 AdamW::AdamW(const Tensors& parameters, const AdamWOptions& options)
     : AdamW(std::vector<ParameterGroup<AdamWOptions>>{{parameters, options}}) {}
 void AdamW::update(size_t group, std::span<const Update> list) {
-  adam_update(options_[group], true, lr(group), list, 0);
+  adam_update(options_[group], true, lr_of(group), list, 0);
 }
 
 }  // namespace regard::optim

@@ -55,7 +55,8 @@ class AdamW : public Optimizer {
 namespace adam_detail {  // for optimizers that use AdamW for part of their parameters
 void check_options(const char* name, const AdamWOptions& options);
 /// The moments are slots `first_slot` and the next.
-void adamw_update(const AdamWOptions& options, double lr, std::span<const Optimizer::Update> list, size_t first_slot);
+void adamw_update(const AdamWOptions& options, const std::function<double()>& lr,
+                  std::span<const Optimizer::Update> list, size_t first_slot);
 }  // namespace adam_detail
 
 }  // namespace regard::optim

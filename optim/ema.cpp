@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include <regard/autograd/cuda_graph.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
@@ -42,6 +43,8 @@ void ExponentialMovingAverage::check_fits(const char* op) const {
 void ExponentialMovingAverage::update() {
   check<GraphError>(own_.empty(), kOp, "update() while the averages are applied: restore the model's values first");
   check_fits(kOp);
+  check<GraphError>(!cuda_is_capturing(), kOp,
+                    "update() in a capture (CudaGraph), and replays would not count it: call it after each of them");
   NoGrad no_grad;
   const double share = 1 - decay_at(updates_);
   for (const Entry& entry : entries_) entry.average.add_(entry.source.detach() - entry.average, share);

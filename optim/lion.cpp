@@ -1,6 +1,7 @@
 #include <regard/optim/lion.hpp>
 
 #include <regard/autograd/backend/kernels.hpp>
+#include <regard/autograd/cuda_graph.hpp>
 
 namespace regard::optim {
 
@@ -26,7 +27,10 @@ void Lion::update(size_t group, std::span<const Update> list) {
     tensors.push_back({parameter, grad, exp_avg});
   }
   const LionOptions& o = options_[group];
-  kernels(list[0].parameter).lion_step(tensors, {lr(group), o.betas[0], o.betas[1], o.weight_decay});
+  const auto now = [o, lr = lr_of(group)] { return LionStep{lr(), o.betas[0], o.betas[1], o.weight_decay}; };
+  LionStep step = now();
+  if (cuda_is_capturing()) step.at_replay = now;
+  kernels(list[0].parameter).lion_step(tensors, step);
 }
 
 }  // namespace regard::optim

@@ -5,6 +5,7 @@
 #include <set>
 
 #include <regard/autograd/backend/kernels.hpp>
+#include <regard/autograd/cuda_graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/layers/names.hpp>
 
@@ -56,14 +57,22 @@ double shape_factor(MuonScale scale, const Tensor& x) {
   }
 }
 
-void muon_update(const MuonOptions& o, double lr, const Tensor& parameter, const Tensor& grad, Tensor& momentum) {
+void muon_update(const MuonOptions& o, const std::function<double()>& lr, const Tensor& parameter, const Tensor& grad,
+                 Tensor& momentum) {
   if (!momentum.defined()) momentum = zeros_like(parameter);
   if (parameter.numel() == 0) return;
   momentum.mul_(o.momentum).add_(grad, 1 - o.momentum);
   const Tensor direction = o.nesterov ? grad * (1 - o.momentum) + momentum * o.momentum : momentum;
   const Tensor values = parameter.detach();
-  values.mul_(1 - lr * o.weight_decay);
-  values.add_(orthogonalised(direction, o), -lr * shape_factor(o.scale, parameter));
+  const double factor = shape_factor(o.scale, parameter);
+  if (parameter.device() == cpu()) {
+    values.mul_(1 - lr() * o.weight_decay);
+    values.add_(orthogonalised(direction, o), -lr() * factor);
+  } else {  // with numbers that a replay of a captured step finds anew
+    const TensorOptions options(parameter.dtype(), parameter.device());
+    values.mul_(detail::number_of_step([lr, o] { return 1 - lr() * o.weight_decay; }, options));
+    values.sub_(orthogonalised(direction, o) * detail::number_of_step([lr, factor] { return lr() * factor; }, options));
+  }
 }
 
 }  // namespace
@@ -82,7 +91,7 @@ Muon::Muon(const Tensors& parameters, const MuonOptions& options)
 
 void Muon::update(size_t group, std::span<const Update> list) {
   for (const auto& [parameter, grad, state] : list)
-    muon_update(options_[group], lr(group), parameter, grad, state.slots[0]);
+    muon_update(options_[group], lr_of(group), parameter, grad, state.slots[0]);
 }
 
 MuonWithAdamW::MuonWithAdamW(const std::vector<ParameterGroup<MuonOptions>>& muon,
@@ -140,9 +149,9 @@ MuonWithAdamW::MuonWithAdamW(const layers::Layer& model, const MuonWithAdamWOpti
     : MuonWithAdamW(parts_of(model, options)) {}
 
 void MuonWithAdamW::update(size_t group, std::span<const Update> list) {
-  if (group >= muon_.size()) return adam_detail::adamw_update(adamw_[group - muon_.size()], lr(group), list, 1);
+  if (group >= muon_.size()) return adam_detail::adamw_update(adamw_[group - muon_.size()], lr_of(group), list, 1);
   for (const auto& [parameter, grad, state] : list)
-    muon_update(muon_[group], lr(group), parameter, grad, state.slots[0]);
+    muon_update(muon_[group], lr_of(group), parameter, grad, state.slots[0]);
 }
 
 std::optional<Shape> MuonWithAdamW::slot_shape(size_t group, const Tensor& parameter, size_t slot) const {

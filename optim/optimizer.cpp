@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include <regard/autograd/cuda_graph.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 
@@ -52,6 +53,10 @@ void Optimizer::check_state(size_t group, size_t index) const {
   check<DeviceError>(grad.device() == parameter.device(), name_, "parameter ", index, " of shape ", parameter.shape(),
                      " is on ", parameter.device(), ", its gradient on ", grad.device(),
                      ": zero_grad(), and compute the loss again");
+  check<GraphError>(
+      groups_[group].states[index].step > 0 || !cuda_is_capturing(), name_, "parameter ", index, " of shape ",
+      parameter.shape(),
+      " takes its first step in a capture (CudaGraph), where no state can be made: take a step before it");
   for (const Tensor& slot : groups_[group].states[index].slots) {
     if (!slot.defined()) continue;
     check<DTypeError>(slot.dtype() == parameter.dtype(), name_, "parameter ", index, " of shape ", parameter.shape(),
@@ -68,9 +73,12 @@ void Optimizer::step_group(size_t group, std::vector<size_t> indices) {
   const Tensors& parameters = groups_[group].parameters;
   std::vector<State>& states = groups_[group].states;
   std::vector<Update> list;
+  std::vector<size_t> places;  // of the list's parameters
+  const bool captured = cuda_is_capturing();
   list.reserve(indices.size());
   while (!indices.empty()) {
     list.clear();
+    places.clear();
     std::vector<size_t> others;
     const Tensor& first = parameters[indices.front()];
     const int64_t step = states[indices.front()].step;
@@ -86,6 +94,7 @@ void Optimizer::step_group(size_t group, std::vector<size_t> indices) {
       if (grad.requires_grad()) grad = grad.detach();
       if (!grad.is_contiguous()) grad = grad.contiguous();
       list.push_back({parameter, std::move(grad), state});
+      places.push_back(index);
     }
     for (const Update& one : list) {
       if (one.state.slots.empty()) one.state.slots.resize(slot_names_.size());
@@ -95,6 +104,7 @@ void Optimizer::step_group(size_t group, std::vector<size_t> indices) {
       for (const Update& one : list) one.parameter.impl()->storage->bump_version();
     };
     try {
+      if (!list.empty() && captured) step_at_replay(group, places);  // before what update() has done then
       if (!list.empty()) update(group, list);
     } catch (...) {  // no memory for the state, say: the step was not taken
       for (const Update& one : list)
@@ -103,8 +113,53 @@ void Optimizer::step_group(size_t group, std::vector<size_t> indices) {
       throw;
     }
     written();
+    for (const Update& one : list)
+      if (captured) --one.state.step;  // nothing has happened yet
     indices = std::move(others);
   }
+}
+
+// In a capture: what a replay does on the CPU for a list of parameters, whose memory is looked at before.
+void Optimizer::step_at_replay(size_t group, const std::vector<size_t>& indices) {
+  struct Captured {
+    size_t index;
+    const State* state;
+    Tensor grad;  // its memory must stay
+    std::vector<const void*> memory;
+  };
+  const auto memory_of = [](const Tensor& parameter, const State& state) {
+    std::vector<const void*> memory{parameter.raw_data()};
+    for (const Tensor& slot : state.slots) memory.push_back(slot.defined() ? slot.raw_data() : nullptr);
+    return memory;
+  };
+  std::vector<Captured> list;
+  for (size_t index : indices) {
+    const Tensor& parameter = groups_[group].parameters[index];
+    const State& state = groups_[group].states[index];
+    list.push_back({index, &state, parameter.grad(), memory_of(parameter, state)});
+  }
+  const auto check_same = [this, group, list, memory_of, life = std::weak_ptr<bool>(life_)] {
+    check<GraphError>(!life.expired(), "CudaGraph.replay", "an optimizer whose step was captured is gone");
+    const Group& now = groups_[group];
+    for (const Captured& one : list) {
+      const State& state = now.states[one.index];
+      check<GraphError>(
+          &state == one.state && memory_of(now.parameters[one.index], state) == one.memory, name_, "parameter ",
+          one.index, " of shape ", now.parameters[one.index].shape(),
+          " or its state is in another place than when the step was captured (to() and load_state_dict() do that): "
+          "capture again");
+      check<GraphError>(state.step == now.states[list[0].index].step, name_, "parameters ", list[0].index, " and ",
+                        one.index, " have taken ", now.states[list[0].index].step, " and ", state.step,
+                        " steps, and they were equal when the step was captured: capture again");
+    }
+  };
+  const auto advance = [this, group, indices] {
+    for (size_t index : indices) {
+      ++groups_[group].states[index].step;
+      groups_[group].parameters[index].impl()->storage->bump_version();
+    }
+  };
+  detail::at_replay(check_same, advance);
 }
 
 void Optimizer::step() {

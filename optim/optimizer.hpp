@@ -1,6 +1,8 @@
 // Optimizer: what all optimizers share: parameter groups, learning rates, state.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,7 +29,8 @@ concept LearningRate = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
 
 /// Base of the optimizers. step() updates every parameter that has a gradient; one whose gradient is undefined is
 /// skipped entirely. A parameter given twice in one list counts once. Holds handles on the parameters' tensors:
-/// values assigned to a layer's parameters are seen.
+/// values assigned to a layer's parameters are seen. step() can be captured in a CudaGraph: each replay counts as a
+/// step.
 class Optimizer {
  public:
   Optimizer(const Optimizer&) = delete;
@@ -103,16 +106,22 @@ class Optimizer {
     return parameter.shape();
   }
   const char* name() const { return name_; }
+  /// The learning rate of the moment in which it is asked for: of each replay, where a step is captured.
+  std::function<double()> lr_of(size_t group) const {
+    return [this, group] { return lr(group); };
+  }
 
  private:
   const Group& at(size_t group) const;
   void check_state(size_t group, size_t index) const;
   void step_group(size_t group, std::vector<size_t> indices);
+  void step_at_replay(size_t group, const std::vector<size_t>& indices);
 
   const char* name_;
   std::vector<const char*> slot_names_;
   std::vector<Group> groups_;
-  std::vector<HookHandle> in_backward_;  // a parameter each
+  std::vector<HookHandle> in_backward_;                        // a parameter each
+  std::shared_ptr<bool> life_ = std::make_shared<bool>(true);  // what was captured looks whether it is over
 };
 
 /// For what needs all gradients at once: a GraphError where a parameter is stepped inside backward().

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include <regard/autograd/cuda_graph.hpp>
+
 namespace regard::optim {
 
 namespace {
@@ -26,6 +28,8 @@ void Schedule::apply() {
 }
 
 void Schedule::step() {
+  check<GraphError>(!cuda_is_capturing(), "Schedule.step",
+                    "a capture (CudaGraph) is going on, and replays do not call it: call it after each of them");
   ++step_;
   apply();
 }

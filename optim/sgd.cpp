@@ -1,6 +1,7 @@
 #include <regard/optim/sgd.hpp>
 
 #include <regard/autograd/backend/kernels.hpp>
+#include <regard/autograd/cuda_graph.hpp>
 
 namespace regard::optim {
 
@@ -22,13 +23,19 @@ SGD::SGD(const Tensors& parameters, const SGDOptions& options)
 void SGD::update(size_t group, std::span<const Update> list) {
   const SGDOptions& o = options_[group];
   const Kernels& k = kernels(list[0].parameter);
-  SgdStep step{lr(group), o.momentum, o.dampening, o.weight_decay, o.nesterov, false};
+  const auto now = [o, lr = lr_of(group)] {
+    return SgdStep{lr(), o.momentum, o.dampening, o.weight_decay, o.nesterov, false};
+  };
+  SgdStep step = now();
+  if (cuda_is_capturing()) step.at_replay = now;
   std::vector<SgdTensors> started, first;  // first: their velocity starts now
   started.reserve(list.size());
   Tensors velocities(list.size());  // those of `first`, which the state holds once the kernel has written them
   for (size_t i = 0; i < list.size(); ++i) {
     const auto& [parameter, grad, state] = list[i];
     const bool starts = o.momentum != 0 && !state.slots[0].defined();
+    check<GraphError>(!starts || !cuda_is_capturing(), name(),
+                      "a velocity would begin in a capture (CudaGraph): take a step before it");
     if (starts) velocities[i] = empty_like(parameter);
     (starts ? first : started).push_back({parameter, grad, starts ? velocities[i] : state.slots[0]});
   }

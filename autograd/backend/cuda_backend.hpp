@@ -9,7 +9,10 @@
 
 namespace regard {
 
+class CapturedGraph;
+struct EntryCheck;
 struct Kernels;
+class Tensor;
 
 struct CudaBackend {
   const Kernels* kernels;
@@ -23,11 +26,16 @@ struct CudaBackend {
   void (*empty_cache)();
   CudaMemoryStats (*memory_stats)(int index);
   void (*reset_peak_memory)(int index);
-  /// Copies bytes between the CPU and a GPU, or two GPUs, behind what is queued; done when it returns where the CPU is
-  /// on either side.
-  void (*copy)(void* to, Device to_device, const void* from, Device from_device, int64_t bytes);
+  /// Copies bytes between the CPU and a GPU, or two GPUs, behind what is queued. `from` may be written to when it
+  /// returns; what goes to the CPU is there then. `op` is named in errors.
+  void (*copy)(const char* op, void* to, Device to_device, const void* from, Device from_device, int64_t bytes);
   /// Waits for everything that is queued.
   void (*synchronize)(int index);
+  /// See check_entries_later().
+  void (*check_entries)(const Tensor& x, const EntryCheck& check);
+  /// See captured_graph.hpp. The caller's to delete.
+  CapturedGraph* (*begin_capture)(int index);
+  CapturedGraph* (*current_capture)();
 };
 
 /// Null where Regard was built without it.

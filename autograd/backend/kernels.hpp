@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -118,10 +119,13 @@ struct LionTensors {
   const Tensor& exp_avg;
 };
 
+// Steps have an `at_replay` where they are captured (cuda_graph.hpp): it gives the numbers of each replay.
+
 /// One step of SGD. Sutskever et al., 2013, as PyTorch does it.
 struct SgdStep {
   double lr, momentum, dampening, weight_decay;
   bool nesterov, first;  ///< first: the velocity starts as the gradient
+  std::function<SgdStep()> at_replay = {};
 };
 
 /// One step of Adam or AdamW; step counts from 1.
@@ -129,6 +133,7 @@ struct AdamStep {
   double lr, beta1, beta2, eps, weight_decay;
   bool decoupled;  ///< AdamW: decay by lr * weight_decay * p, apart from the gradient
   int64_t step;
+  std::function<AdamStep()> at_replay = {};
 
   // Corrections of the moments, which start at 0: the step is corrected_lr * m / (root_scale * sqrt(v) + eps).
   double corrected_lr() const { return lr / (1 - std::pow(beta1, static_cast<double>(step))); }
@@ -138,6 +143,7 @@ struct AdamStep {
 /// One step of Lion. Chen et al., 2023.
 struct LionStep {
   double lr, beta1, beta2, weight_decay;  ///< decay by lr * weight_decay * p
+  std::function<LionStep()> at_replay = {};
 };
 
 /// What attention's kernels need beside tensors. Dropout of weight (n, h, l, s) uses counter

@@ -1,6 +1,7 @@
 // Arithmetic of two tensors, or of a tensor and a number.
 #include <cmath>
 
+#include <regard/autograd/backend/entry_check.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
@@ -131,14 +132,23 @@ Tensor neg(const Tensor& x) {
 
 namespace {
 
+constexpr const char* negative_exponent = " of an integer power is negative; convert the base with to(DType::f32)";
+
 void check_integer_exponent(const char* op, int64_t exponent) {
-  check<ValueError>(exponent >= 0, op, "the exponent ", exponent,
-                    " of an integer power is negative; convert the base with to(DType::f32)");
+  check<ValueError>(exponent >= 0, op, "the exponent ", exponent, negative_exponent);
 }
 void check_integer_exponents(const char* op, const Tensor& exponents) {
   if (exponents.numel() == 0) return;
+  const Tensor integers = converted(exponents, DType::i64);
+  if (integers.device() != cpu())
+    return check_entries_later(integers, {.low = 0,
+                                          .high = INT64_MAX,
+                                          .raises = EntryCheck::Raises::value_error,
+                                          .names = EntryCheck::Names::entry,
+                                          .before = std::string(op) + ": the exponent ",
+                                          .after = negative_exponent});
   int64_t smallest = 0, largest = 0;
-  kernels(exponents).index_range(converted(exponents, DType::i64), &smallest, &largest);
+  kernels(integers).index_range(integers, &smallest, &largest);
   check_integer_exponent(op, smallest);
 }
 

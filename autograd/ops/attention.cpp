@@ -13,7 +13,9 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <string>
 
+#include <regard/autograd/backend/entry_check.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/graph.hpp>
@@ -31,15 +33,34 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 std::atomic<bool> float_mask_warning_given{false};
 
+constexpr const char* zeros_and_ones =
+    ": a float mask is added to the scores, and this one holds only 0 and 1, which blocks nothing; where 1 means that "
+    "a "
+    "query may attend, pass mask.to(DType::boolean)";
+
+/// On a GPU, which is not waited for: the warning comes later, and only of one of the first masks.
+void warn_of_zeros_and_ones_later(const Tensor& mask) {
+  constexpr int most = 64;
+  static std::atomic<int> looked_at{0};
+  if (looked_at.fetch_add(1, std::memory_order_relaxed) >= most) return;
+  const NoGrad no_grad;
+  const Tensor zero = mask == 0, one = mask == 1;
+  const Tensor both = logical_and(logical_and(all(logical_or(zero, one)), any(zero)), any(one));
+  check_entries_later(both.to(DType::i64), {.low = 0,
+                                            .high = 0,
+                                            .raises = EntryCheck::Raises::warning,
+                                            .names = EntryCheck::Names::nothing,
+                                            .before = std::string(name) + zeros_and_ones});
+}
+
 /// Added to the scores, a mask of zeros and ones blocks nothing: most likely it was meant as a boolean one.
 void warn_of_zeros_and_ones(const Tensor& mask) {
   if (float_mask_warning_given.load(std::memory_order_relaxed) || mask.numel() < 2) return;
+  if (mask.device() != cpu()) return warn_of_zeros_and_ones_later(mask);
   Tensor zero = mask == 0, one = mask == 1;
   if (!all(logical_or(zero, one)).item<bool>() || !any(zero).item<bool>() || !any(one).item<bool>()) return;
   if (float_mask_warning_given.exchange(true)) return;
-  warn(std::string(name) +
-       ": a float mask is added to the scores, and this one holds only 0 and 1, which blocks nothing; where 1 means "
-       "that a query may attend, pass mask.to(DType::boolean)");
+  warn(std::string(name) + zeros_and_ones);
 }
 
 /// a or b, where an undefined tensor blocks nothing.
@@ -140,7 +161,15 @@ void check_options(const Tensor& query, const Tensor& key, const AttentionOption
     check<ValueError>(
         !alibi.requires_grad(), name,
         "alibi requires a gradient, and slopes get none: detach() them, or add a float mask made of them");
-    check<ValueError>(all(isfinite(alibi)).item<bool>(), name, "alibi holds a slope that is not finite");
+    constexpr const char* mistake = "alibi holds a slope that is not finite";
+    if (alibi.device() != cpu())
+      check_entries_later(alibi, {.low = std::numeric_limits<double>::lowest(),
+                                  .high = std::numeric_limits<double>::max(),
+                                  .raises = EntryCheck::Raises::value_error,
+                                  .names = EntryCheck::Names::nothing,
+                                  .before = std::string(name) + ": " + mistake});
+    else
+      check<ValueError>(all(isfinite(alibi)).item<bool>(), name, mistake);
   }
 }
 
@@ -183,7 +212,7 @@ Tensor composed_weights(const Tensor& query, const Tensor& key, Tensor* value, c
     into = either(into, mask == 0);
   } else if (mask.defined()) {
     Tensor minus_infinity = mask == -infinity;
-    if (mask.numel() > 0 && any(minus_infinity).item<bool>()) blocked = minus_infinity;
+    if (mask.device() != cpu() || (mask.numel() > 0 && any(minus_infinity).item<bool>())) blocked = minus_infinity;
   }
   if (options.causal) blocked = either(blocked, beyond_causal(queries, keys, query.device()));
   blocked = either(blocked, blocked_keys);

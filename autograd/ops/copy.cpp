@@ -31,7 +31,7 @@ Tensor to(const Tensor& x, Device device) {
   // Memory is copied as it lies; what is not dense is made so before.
   const Tensor dense = contiguous(x.detach());
   Tensor y = empty(x.shape(), {x.dtype(), device});
-  backend.copy(y.raw_data(), device, dense.raw_data(), from, x.numel() * element_size(x.dtype()));
+  backend.copy("to", y.raw_data(), device, dense.raw_data(), from, x.numel() * element_size(x.dtype()));
   return record("to", y, inputs(x), saved(), [from](const Saved&, const Tensor& g) { return Grads{to(g, from)}; });
 }
 

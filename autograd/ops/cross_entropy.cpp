@@ -1,7 +1,9 @@
 // Losses of classification: softmax with cross-entropy, fused, and negative log-likelihood.
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include <regard/autograd/backend/entry_check.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
@@ -20,9 +22,25 @@ struct ClassRows {
   int64_t classes = 0;
 };
 
-// Every target must be a class or the ignored value.
+std::string valid_targets(const ClassRows& rows, int64_t ignore_index) {
+  std::ostringstream text;
+  text << " is not a class: with " << rows.classes << " classes the valid range is [0, " << rows.classes
+       << "), and ignore_index is " << ignore_index;
+  return text.str();
+}
+
+// Every target must be a class or the ignored value. A GPU is not waited for: any may be ignored then.
 void check_targets(const char* op, ClassRows& rows, int64_t ignore_index) {
   if (rows.targets.numel() == 0) return;
+  if (rows.targets.device() != cpu()) {
+    check_entries_later(reshape(rows.targets, rows.shape), {.low = 0,
+                                                            .high = rows.classes - 1,
+                                                            .ignored = ignore_index,
+                                                            .before = std::string(op) + ": target ",
+                                                            .after = valid_targets(rows, ignore_index)});
+    rows.ignored = rows.targets == ignore_index;
+    return;
+  }
   int64_t smallest = 0, largest = 0;
   kernels(rows.targets).index_range(rows.targets, &smallest, &largest);
   if (smallest <= ignore_index && ignore_index <= largest) {
@@ -35,8 +53,7 @@ void check_targets(const char* op, ClassRows& rows, int64_t ignore_index) {
     const int64_t target = targets[i];
     if (target == ignore_index || (target >= 0 && target < rows.classes)) continue;
     fail<IndexError>(op, "target ", target, " at position ", position_of(static_cast<int64_t>(i), rows.shape),
-                     " is not a class: with ", rows.classes, " classes the valid range is [0, ", rows.classes,
-                     "), and ignore_index is ", ignore_index);
+                     valid_targets(rows, ignore_index));
   }
 }
 
@@ -99,10 +116,28 @@ double total_weight(const ClassRows& rows, const Tensor& weight) {
   return static_cast<double>(rows.targets.numel() - ignored);
 }
 
+// The mean of rows that sum to `total`, without waiting for the GPU.
+Tensor mean_on_device(const Tensor& total, const ClassRows& rows, const Tensor& weight) {
+  Tensor divisor;
+  {
+    const NoGrad no_grad;
+    if (!weight.defined()) {
+      divisor = clamp(to(sum(logical_not(rows.ignored)), total.dtype()), 1);  // where none counts the total is 0
+    } else {
+      const Tensor weights = to(index_select(weight, 0, safe_targets(rows)), loss_dtype(weight));
+      divisor = sum(masked_fill(weights, rows.ignored, 0));
+    }
+  }
+  if (!weight.defined()) return total / divisor;
+  const Tensor nothing = divisor == 0;
+  return masked_fill(total / masked_fill(divisor, nothing, 1), nothing, 0);
+}
+
 Tensor reduce_rows(const Tensor& losses, const ClassRows& rows, const Tensor& weight, Reduction reduction) {
   if (reduction == Reduction::none) return reshape(losses, rows.shape);
   const Tensor total = sum(losses);
   if (reduction == Reduction::sum) return total;
+  if (total.device() != cpu() && rows.targets.numel() > 0) return mean_on_device(total, rows, weight);
   const double divisor = total_weight(rows, weight);
   return divisor == 0 ? total * 0.0 : total / divisor;
 }

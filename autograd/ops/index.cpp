@@ -1,7 +1,11 @@
-// Reading at indices, and adding at them: each is the other's gradient. An index is checked before anything is read.
+// Reading at indices, and adding at them: each is the other's gradient. An index is checked before anything is read; on
+// a GPU, that is told of later, and meanwhile kernels hold it inside.
 #include <algorithm>
+#include <sstream>
+#include <string>
 #include <vector>
 
+#include <regard/autograd/backend/entry_check.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
@@ -15,10 +19,16 @@ namespace {
 Tensor as_vector(const Tensor& x) { return x.dim() > 0 ? x : make_view(x, {1}, {1}, x.storage_offset()); }
 
 /// An IndexError that names the first entry outside [0, size), if there is one. `what` is a word for an entry,
-/// `of` says what has that size.
+/// `of` says what has that size. A GPU is not waited for, unless no index at all could be right.
 template <class... Of>
 void check_indices(const char* op, const char* what, const Tensor& index, int64_t size, const Of&... of) {
   if (index.numel() == 0) return;
+  if (index.device() != cpu() && size > 0) {
+    std::ostringstream after;
+    (after << " is outside [0, " << size << ")" << ... << of);
+    return check_entries_later(
+        index, {.low = 0, .high = size - 1, .before = std::string(op) + ": " + what + " ", .after = after.str()});
+  }
   int64_t smallest = 0, largest = 0;
   kernels(index).index_range(index, &smallest, &largest);
   if (smallest >= 0 && largest < size) return;
@@ -28,6 +38,9 @@ void check_indices(const char* op, const char* what, const Tensor& index, int64_
   fail<IndexError>(op, what, " ", entries[static_cast<size_t>(at)], " at position ", position_of(at, index.shape()),
                    " is outside [0, ", size, ")", of...);
 }
+
+/// Whether a gradient looks at the index of its op again. On a GPU, the op's own check stands.
+bool is_unchecked(const Tensor& index) { return index.device() == cpu(); }
 
 /// Sums at indices are taken in f32, f64 and i64.
 void check_summable(const char* op, const Tensor& x) {
@@ -70,7 +83,7 @@ int64_t check_gathered(const char* op, const Shape& shape, int64_t dim, const Te
 /// Zeros of `shape` with g added at the index: gather backwards.
 Tensor gather_backward(const Tensor& g, const Shape& shape, int64_t dim, const Tensor& index) {
   check_summable("gather_backward", g);
-  check_gathered("gather_backward", shape, dim, index);
+  if (is_unchecked(index)) check_gathered("gather_backward", shape, dim, index);
   Tensor y = zeros(shape, {g.dtype(), g.device()});
   kernels(g).scatter_add(as_vector(y), dim, as_vector(index), as_vector(g));
   return record("gather_backward", y, inputs(g), saved(index),
@@ -90,7 +103,7 @@ int64_t check_listed(const char* op, const Shape& shape, int64_t dim, const Tens
 /// Zeros of `shape` with g added along dim at the index: index_select backwards.
 Tensor index_select_backward(const Tensor& g, const Shape& shape, int64_t dim, const Tensor& index) {
   check_summable("index_select_backward", g);
-  check_listed("index_select_backward", shape, dim, index);
+  if (is_unchecked(index)) check_listed("index_select_backward", shape, dim, index);
   Tensor y = zeros(shape, {g.dtype(), g.device()});
   kernels(g).index_add(as_vector(y), dim, as_vector(index), as_vector(g));
   return record("index_select_backward", y, inputs(g), saved(index),
@@ -123,7 +136,7 @@ void add_embedding_backward(const Tensor& sum, const Tensor& g, const Tensor& id
 /// Zeros [rows, width] with each row of g [n, width] added at its id [n], but for ids equal to padding_idx.
 Tensor embedding_backward(const Tensor& g, const Tensor& ids, int64_t rows, int64_t padding_idx) {
   check_summable("embedding_backward", g);
-  check_ids("embedding_backward", ids, rows);
+  if (is_unchecked(ids)) check_ids("embedding_backward", ids, rows);
   Tensor y = zeros({rows, g.shape()[1]}, {g.dtype(), g.device()});
   kernels(g).index_add(y, 0, ids, g);
   if (padding_idx >= 0)

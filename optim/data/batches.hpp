@@ -86,7 +86,8 @@ class BatchLoader {
  public:
   using Make = std::function<T(const std::vector<int64_t>& indices)>;
   /// `make` runs on another thread, one batch at a time and in order, and must not draw from the default generator:
-  /// let it compute what is random from the indices. With a `depth` of 0 there is no thread: next() makes the batch.
+  /// let it compute what is random from the indices. It may move what it makes to a GPU: to(cuda()) does not wait. With
+  /// a `depth` of 0 there is no thread: next() makes the batch.
   BatchLoader(const BatchOrder& order, Make make, size_t depth = 2)
       : order_(order),
         prefetch_([ahead = order, make = std::move(make)]() mutable -> std::optional<T> { return make(ahead.next()); },

@@ -26,7 +26,7 @@ void check_sorted(size_t count, Key below) {
 
   RadixSort<Key> sorting(static_cast<int64_t>(count), cuda());
   const auto copy = [](void* to, Device to_device, const void* from, Device from_device, size_t bytes) {
-    copy_memory(to, to_device, from, from_device, static_cast<int64_t>(bytes));
+    copy_memory("sort", to, to_device, from, from_device, static_cast<int64_t>(bytes));
   };
   copy(sorting.keys(), cuda(), keys.data(), cpu(), count * sizeof(Key));
   copy(sorting.positions(), cuda(), positions.data(), cpu(), count * sizeof(uint32_t));

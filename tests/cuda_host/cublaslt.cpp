@@ -378,11 +378,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
-                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
-                              const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
-                              size_t workspace_bytes, cudaStream_t) {
+namespace {
+
+cublasStatus_t multiply_now(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
+                            cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
+                            const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                            cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                            size_t workspace_bytes) {
   std::lock_guard lock(mutex());
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!alpha || !beta || !algorithm) return invalid("a pointer is null");
@@ -433,4 +435,32 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
       break;
   }
   return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
+                              const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
+  // What is on the CPU is read now, also where the product is made later.
+  struct Numbers {
+    double alpha = 0, beta = 0;  // or floats in their place
+  } numbers;
+  if (alpha && beta && operation) {
+    const size_t bytes = load<Operation>(operation).scale == CUDA_R_64F ? sizeof(double) : sizeof(float);
+    std::memcpy(&numbers.alpha, alpha, bytes);
+    std::memcpy(&numbers.beta, beta, bytes);
+  }
+  if (!alpha || !beta || !operation || !algorithm || !a_layout || !b_layout || !c_layout || !d_layout)
+    return multiply_now(handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm,
+                        workspace, workspace_bytes);
+  auto run = [=, how = *operation, la = *a_layout, lb = *b_layout, lc = *c_layout, ld = *d_layout,
+              way = *algorithm]() mutable {
+    return multiply_now(handle, &how, &numbers.alpha, a, &la, b, &lb, &numbers.beta, c, &lc, d, &ld, &way, workspace,
+                        workspace_bytes);
+  };
+  const auto later = [run]() mutable { return run() == CUBLAS_STATUS_SUCCESS ? cudaSuccess : cudaErrorInvalidValue; };
+  return cuda_host::record(stream, later) ? CUBLAS_STATUS_SUCCESS : run();
 }

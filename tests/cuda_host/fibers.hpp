@@ -1,6 +1,8 @@
 // How a launch runs on the CPU: for tests that steer it.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstddef>
 #include <string>
 
@@ -32,8 +34,16 @@ struct Held {
   size_t buffers, bytes;
 };
 Held held();
+/// An error where this thread captures and the call that asks is not allowed then: the capture has failed for good.
+cudaError_t refused_in_capture();
+/// The same where the stream captures.
+cudaError_t refused_while_recording(cudaStream_t stream);
+/// Launches, copies and products in the graphs that were launched.
+size_t replayed();
 /// How often the CPU has waited for the "GPU".
 size_t waits();
+/// From now on events stay undone until they are waited for, as if the "GPU" were far behind; or no longer.
+void hold_events(bool held);
 /// How many bytes the "GPU" has, from now on.
 void set_capacity(size_t bytes);
 /// Bytes from an address to the end of the buffer that it lies in; 0 outside of all.

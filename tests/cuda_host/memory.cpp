@@ -89,6 +89,9 @@ void on_fault(int, siginfo_t* info, void*) {
 
 size_t waits() { return waited; }
 
+bool events_are_held = false;
+void hold_events(bool held) { events_are_held = held; }
+
 void install_fault_handler() {
   static char stack[64 * 1024];
   stack_t alternate{};
@@ -158,6 +161,7 @@ using cuda_host::memory;
 using cuda_host::note;
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (const cudaError_t refused = cuda_host::refused_in_capture()) return note(refused);
   auto& m = memory();
   cuda_host::Lock lock(m.mutex);
   static std::once_flag handled;
@@ -187,6 +191,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 }
 
 cudaError_t cudaFree(void* data) {
+  if (const cudaError_t refused = cuda_host::refused_in_capture()) return note(refused);
   if (!data) return cudaSuccess;
   auto& m = memory();
   cuda_host::Lock lock(m.mutex);
@@ -212,6 +217,7 @@ cudaError_t cudaFree(void* data) {
 }
 
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
+  if (const cudaError_t refused = cuda_host::refused_in_capture()) return note(refused);
   *data = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   return *data ? cudaSuccess : note(cudaErrorMemoryAllocation);
 }
@@ -227,16 +233,22 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  DeviceAccess access;
-  std::memmove(to, from, bytes);
-  return cudaSuccess;
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  const auto run = [=] {
+    DeviceAccess access;
+    std::memmove(to, from, bytes);
+    return cudaSuccess;
+  };
+  return cuda_host::record(stream, run) ? cudaSuccess : run();
 }
 
-cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
-  DeviceAccess access;
-  std::memset(data, value, bytes);
-  return cudaSuccess;
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+  const auto run = [=] {
+    DeviceAccess access;
+    std::memset(data, value, bytes);
+    return cudaSuccess;
+  };
+  return cuda_host::record(stream, run) ? cudaSuccess : run();
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
@@ -268,6 +280,10 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "out of memory";
     case cudaErrorInvalidConfiguration:
       return "invalid configuration argument";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
     case cudaErrorLaunchFailure:
       text = cuda_host::last_report();
       return text.c_str();
@@ -309,11 +325,34 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->totalGlobalMem = memory().capacity;
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  static char one;
-  *stream = reinterpret_cast<cudaStream_t>(&one);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t refused = cuda_host::refused_while_recording(stream)) return note(refused);
+  return ++cuda_host::waited, cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return ++cuda_host::waited, cudaSuccess; }
+
+// Recorded when all is done: an event is over at once, unless a test has it that the "GPU" is behind.
+struct cuda_host_event {
+  bool held = false;
+};
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new cuda_host_event;
   return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return ++cuda_host::waited, cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return ++cuda_host::waited, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->held = cuda_host::events_are_held;
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (!cuda_host::events_are_held) event->held = false;
+  return event->held ? note(cudaErrorNotReady) : cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->held) ++cuda_host::waited;
+  event->held = false;
+  return cudaSuccess;
+}

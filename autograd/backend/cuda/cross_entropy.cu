@@ -1,4 +1,5 @@
-// Softmax and cross-entropy in one pass over the logits, and its gradient in another.
+// Softmax and cross-entropy in one pass over the logits, and its gradient in another. The op checks targets, and may
+// learn later what it found: a target that is no class counts as one that is ignored.
 #include <optional>
 
 #include <regard/autograd/backend/cuda/functions.hpp>
@@ -31,6 +32,10 @@ struct CrossEntropy {
   int64_t dloss_stride;
   E* dlogits;
 
+  __device__ int64_t target(int64_t row) const {
+    const int64_t given = targets[row * target_stride];
+    return static_cast<uint64_t>(given) < static_cast<uint64_t>(classes) ? given : ignore_index;
+  }
   __device__ double sum_of_weights() const { return weight_sum ? *weight_sum : static_cast<double>(classes); }
 };
 
@@ -43,7 +48,7 @@ __global__ void __launch_bounds__(most_row_threads, 1) cross_entropy_kernel(Cros
   for (int64_t first = int64_t{blockIdx.x} * lanes.groups(); first < p.rows; first += step) {
     const int64_t index = first + lanes.group();
     const bool inside = index < p.rows;
-    const int64_t target = inside ? p.targets[index * p.target_stride] : p.ignore_index;
+    const int64_t target = inside ? p.target(index) : p.ignore_index;
     const bool counts = inside && target != p.ignore_index;
     const E* x = p.logits + index * p.classes;
     Row<V, row_values<E>, false, Lanes, E> row(lanes, counts ? p.classes : 0);
@@ -83,7 +88,7 @@ __global__ void __launch_bounds__(most_row_threads, 1) cross_entropy_grad_kernel
   const double share = p.label_smoothing / static_cast<double>(p.classes);
   const int64_t step = int64_t{gridDim.x} * lanes.groups();
   for (int64_t index = int64_t{blockIdx.x} * lanes.groups() + lanes.group(); index < p.rows; index += step) {
-    const int64_t target = p.targets[index * p.target_stride];
+    const int64_t target = p.target(index);
     E* dx = p.dlogits + index * p.classes;
     Row<V, row_values<E>, false, Lanes, E> row(lanes, p.classes);
     if (target == p.ignore_index) {

@@ -1,4 +1,4 @@
-// cuBLASLt: a handle and a workspace for each stream, and for each kind of product the algorithm that was chosen for
+// cuBLASLt: a handle and a workspace for each GPU, and for each kind of product the algorithm that was chosen for
 // it.
 #include <regard/autograd/backend/cuda/cublas.hpp>
 
@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include <regard/autograd/backend/cuda/graph_memory.hpp>
 #include <regard/autograd/backend/cuda/runtime.hpp>
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/matmul_precision.hpp>
@@ -193,7 +194,7 @@ Plan make_plan(const char* op, cublasLtHandle_t handle, const BlasProduct& p, co
   return plan;
 }
 
-// ---- A stream's library
+// ---- A GPU's library
 
 class Blas {
  public:
@@ -219,7 +220,7 @@ class Blas {
     }
     Plan& plan = found->second;
     if (!plan.found) return false;
-    if (plan.workspace > 0 && !workspace_) workspace_ = allocate(workspace_bytes_, device_);
+    if (plan.workspace > 0 && !workspace_) workspace_ = allocate_shared(workspace_bytes_, device_);
     if (p.bias) set_bias(op, plan, p.bias);
     const ScaleValue alpha(p.alpha, types.scale), beta(p.beta, types.scale);
     check_blas(op, cublasLtMatmul(handle_, &plan.operation, alpha.data(), p.a.data, &plan.a, p.b.data, &plan.b,
@@ -237,24 +238,23 @@ class Blas {
   std::unordered_map<Key, Plan, KeyHash> plans_;
 };
 
-// They stay: tensors of static storage duration outlive others, and a stream is one for good.
-Blas& blas_of(const char* op, cudaStream_t stream) {
+// They stay: tensors of static storage duration outlive others. One a GPU: all of its work is in the order of one
+// stream, what was captured on another one as well once it runs.
+Blas& blas_of(const char* op) {
   static auto* mutex = new std::mutex;
-  static auto* all = new std::map<cudaStream_t, std::unique_ptr<Blas>>;
+  static auto* all = new std::map<int, std::unique_ptr<Blas>>;
+  int device = 0;
+  check_cuda(op, cudaGetDevice(&device));
   std::lock_guard lock(*mutex);
-  std::unique_ptr<Blas>& one = (*all)[stream];
-  if (!one) {
-    int device = 0;
-    check_cuda(op, cudaGetDevice(&device));
-    one = std::make_unique<Blas>(op, device);
-  }
+  std::unique_ptr<Blas>& one = (*all)[device];
+  if (!one) one = std::make_unique<Blas>(op, device);
   return *one;
 }
 
 }  // namespace
 
 bool blas_multiply(const char* op, cudaStream_t stream, const BlasProduct& product) {
-  if (!blas_of(op, stream).multiply(op, stream, product)) return false;
+  if (!blas_of(op).multiply(op, stream, product)) return false;
   check_launched(op, stream);
   return true;
 }

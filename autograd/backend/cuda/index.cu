@@ -1,4 +1,4 @@
-// Reading at indices. Every index has been checked by the op.
+// Reading at indices. The op checks them, and may learn later what it found: an index outside reads at 0.
 #include <regard/autograd/backend/cuda/functions.hpp>
 #include <regard/autograd/backend/cuda/index_views.hpp>
 #include <regard/autograd/backend/cuda/layout.hpp>
@@ -33,24 +33,26 @@ __global__ void range_kernel(Layout<1> layout, const int64_t* index, unsigned lo
   }
 }
 
-// Tensors: y, index, a; a does not move along dim, along which its elements are `stride` apart.
+// Tensors: y, index, a; a does not move along dim, along which its `size` elements are `stride` apart.
 template <class Word>
-__global__ void gather_kernel(Layout<3> layout, int64_t stride, Word* y, const int64_t* index, const Word* a) {
+__global__ void gather_kernel(Layout<3> layout, int64_t size, int64_t stride, Word* y, const int64_t* index,
+                              const Word* a) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < layout.numel; i += step) {
     const Offsets<3> offsets = layout.offsets(i);
-    y[offsets.at[0]] = a[offsets.at[2] + index[offsets.at[1]] * stride];
+    y[offsets.at[0]] = a[offsets.at[2] + inside(index[offsets.at[1]], size) * stride];
   }
 }
 
 // The same for rows of `words` words; offsets and stride are in elements of `bytes` bytes.
 template <class Word>
-__global__ void gather_rows_kernel(Layout<3> layout, int64_t stride, int64_t bytes, int64_t words, char* y,
-                                   const int64_t* index, const char* a) {
+__global__ void gather_rows_kernel(Layout<3> layout, int64_t size, int64_t stride, int64_t bytes, int64_t words,
+                                   char* y, const int64_t* index, const char* a) {
   for (int64_t row = first_row(); row < layout.numel; row += row_step()) {
     const Offsets<3> offsets = layout.offsets(row);
     auto* to = reinterpret_cast<Word*>(y + offsets.at[0] * bytes);
-    const auto* from = reinterpret_cast<const Word*>(a + (offsets.at[2] + index[offsets.at[1]] * stride) * bytes);
+    const int64_t place = inside(index[offsets.at[1]], size);
+    const auto* from = reinterpret_cast<const Word*>(a + (offsets.at[2] + place * stride) * bytes);
     for (int64_t i = first_column(); i < words; i += column_step()) to[i] = from[i];
   }
 }
@@ -75,7 +77,7 @@ void index_range(const Tensor& index, int64_t* smallest, int64_t* largest) {
   check_cuda("index_range", cudaMemsetAsync(scratch.as<char>(), 0, sizeof found, stream));
   launch("index_range", stream, grid_for(layout.numel, 16), range_kernel, layout, device_pointer<const int64_t>(index),
          scratch.as<unsigned long long>());
-  copy_memory(found, Device(), scratch.as<char>(), index.device(), sizeof found);
+  copy_memory("index_range", found, Device(), scratch.as<char>(), index.device(), sizeof found);
   *largest = static_cast<int64_t>(in_order(static_cast<int64_t>(found[0])));
   *smallest = static_cast<int64_t>(in_order(static_cast<int64_t>(~found[1])));
 }
@@ -85,8 +87,9 @@ void gather(const Tensor& y, const Tensor& a, int64_t dim, const Tensor& index) 
   const Layout<3> layout({&y, &index, &base});
   if (layout.numel == 0) return;
   visit_word(a.dtype(), [&]<class Word>(Word) {
-    launch("gather", stream_of(y), grid_for(layout.numel), gather_kernel<Word>, layout, a.strides()[dim],
-           device_pointer<Word>(y), device_pointer<const int64_t>(index), device_pointer<const Word>(a));
+    launch("gather", stream_of(y), grid_for(layout.numel), gather_kernel<Word>, layout, a.shape()[dim],
+           a.strides()[dim], device_pointer<Word>(y), device_pointer<const int64_t>(index),
+           device_pointer<const Word>(a));
   });
 }
 
@@ -113,8 +116,8 @@ void index_select(const Tensor& y, const Tensor& a, int64_t dim, const Tensor& i
   visit_bytes(alignment.bytes(), [&]<class Word>(Word) {
     const int64_t words = run * bytes / static_cast<int64_t>(sizeof(Word));
     launch("index_select", stream_of(y), row_grid(layout.numel, words), gather_rows_kernel<Word>, layout,
-           a.strides()[dim], bytes, words, device_pointer<char>(y), device_pointer<const int64_t>(index),
-           device_pointer<const char>(a));
+           a.shape()[dim], a.strides()[dim], bytes, words, device_pointer<char>(y),
+           device_pointer<const int64_t>(index), device_pointer<const char>(a));
   });
 }
 

@@ -1,6 +1,7 @@
 // Adding at indices: y += source, in the order of the source, the same bits every time. Few indices: whoever has the
 // first of its kind adds up all of them. Many: they are sorted, and neighbours that are equal form a segment, which is
-// added up in order, cut into parts where it is long. Sums are kept in f64 (integers: i64) and rounded once.
+// added up in order, cut into parts where it is long. Sums are kept in f64 (integers: i64) and rounded once. An index
+// outside, of which the op learns later, adds at 0.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -76,8 +77,8 @@ struct Sums {
 
 // index_add: a whole slice of y for an index.
 struct Slices {
-  Layout<2> layout;  // of lanes in y and source
-  int64_t to_step, from_step;
+  Layout<2> layout;                  // of lanes in y and source
+  int64_t size, to_step, from_step;  // along dim
   int64_t lanes = layout.numel;
 
   __device__ Offsets<2> lane(int64_t i) const { return layout.offsets(i); }
@@ -90,7 +91,7 @@ struct Slices {
 // scatter_add: an element for an index; the keys are offsets in y.
 struct Elements {
   Layout<3> layout;  // of y, which is held along dim, index and source
-  int64_t to_step;
+  int64_t size, to_step;
   int64_t lanes = 1;
 
   __device__ int lane(int64_t) const { return 0; }
@@ -101,10 +102,11 @@ struct Elements {
 // ---- Many: sorted
 
 template <class Key>
-__global__ void slice_keys_kernel(int64_t count, const int64_t* index, int64_t step, Key* keys, uint32_t* positions) {
+__global__ void slice_keys_kernel(int64_t count, int64_t size, const int64_t* index, int64_t step, Key* keys,
+                                  uint32_t* positions) {
   const int64_t threads = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) {
-    keys[i] = static_cast<Key>(index[i * step]);
+    keys[i] = static_cast<Key>(inside(index[i * step], size));
     positions[i] = static_cast<uint32_t>(i);
   }
 }
@@ -113,7 +115,7 @@ __global__ void element_keys_kernel(Elements where, const int64_t* index, Key* k
   const int64_t threads = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < where.layout.numel; i += threads) {
     const Offsets<3> offsets = where.layout.offsets(i);
-    keys[i] = static_cast<Key>(offsets.at[0] + index[offsets.at[1]] * where.to_step);
+    keys[i] = static_cast<Key>(offsets.at[0] + inside(index[offsets.at[1]], where.size) * where.to_step);
     positions[i] = static_cast<uint32_t>(i);
   }
 }
@@ -210,9 +212,10 @@ __global__ void add_few_slices_kernel(Slices where, int count, const int64_t* in
   constexpr unsigned all = 0xffffffffU;
   const auto lane = static_cast<int>(threadIdx.x), own = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y);
   if (own >= count) return;
-  const int64_t place = index[own * step];
+  const int64_t place = inside(index[own * step], where.size);
+  const auto is_here = [&](int i) { return inside(index[i * step], where.size) == place; };
   for (int i = 0; i < own; i += 32)
-    if (__any_sync(all, i + lane < own && index[(i + lane) * step] == place)) return;
+    if (__any_sync(all, i + lane < own && is_here(i + lane))) return;
   for (int64_t first = blockIdx.y * 32 * width; first < where.lanes; first += gridDim.y * 32 * width) {
     const int64_t sum = first + lane * width;
     const bool exists = sum < where.lanes;
@@ -221,7 +224,7 @@ __global__ void add_few_slices_kernel(Slices where, int count, const int64_t* in
     T* to = y + where.to(at, static_cast<uint64_t>(place));
     if (exists) sums.start(to);
     for (int i = own / 32 * 32; i < count; i += 32) {
-      unsigned equal = __ballot_sync(all, i + lane < count && index[(i + lane) * step] == place);
+      unsigned equal = __ballot_sync(all, i + lane < count && is_here(i + lane));
       for (; equal != 0; equal &= equal - 1) {
         const auto position = static_cast<uint32_t>(i + __ffs(static_cast<int>(equal)) - 1);
         if (exists) sums.add(load_line<width>(source + where.from(at, position)));
@@ -243,15 +246,16 @@ __global__ void add_few_elements_kernel(Elements where, int64_t count, int64_t i
                             : i / inner % count;
     const Offsets<3> offsets = where.layout.offsets(i);
     const int64_t* along = index + offsets.at[1] - own * index_step;
-    const int64_t place = along[own * index_step];
+    const auto place_of = [&](int64_t k) { return inside(along[k * index_step], where.size); };
+    const int64_t place = place_of(own);
     bool first = true;
-    for (int64_t k = 0; first && k < own; ++k) first = along[k * index_step] != place;
+    for (int64_t k = 0; first && k < own; ++k) first = place_of(k) != place;
     if (!first) continue;
     Sums<T, 1> sums;
     T* to = y + offsets.at[0] + place * where.to_step;
     sums.start(to);
     for (int64_t k = own; k < count; ++k)
-      if (along[k * index_step] == place) sums.add(load_line<1>(source + offsets.at[2] + (k - own) * from_step));
+      if (place_of(k) == place) sums.add(load_line<1>(source + offsets.at[2] + (k - own) * from_step));
     sums.finish(to);
   }
 }
@@ -263,7 +267,7 @@ void scatter_add(const Tensor& y, int64_t dim, const Tensor& index, const Tensor
   const Shape& shape = index.shape();
   if (shape.numel() == 0) return;
   const Tensor held = held_along(y, shape, dim);
-  const Elements where{Layout<3>({&held, &index, &source}), y.strides()[dim]};
+  const Elements where{Layout<3>({&held, &index, &source}), y.shape()[dim], y.strides()[dim]};
   const int64_t count = shape[dim], total = shape.numel();
   cudaStream_t stream = stream_of(y);
 
@@ -293,7 +297,7 @@ void index_add(const Tensor& y, int64_t dim, const Tensor& index, const Tensor& 
   constexpr const char* op = "index_add";
   if (source.numel() == 0) return;
   const Tensor to_lanes = lanes_of(y, dim), from_lanes = lanes_of(source, dim);
-  const Slices where{Layout<2>({&to_lanes, &from_lanes}), y.strides()[dim], source.strides()[dim]};
+  const Slices where{Layout<2>({&to_lanes, &from_lanes}), y.shape()[dim], y.strides()[dim], source.strides()[dim]};
   const int64_t count = source.shape()[dim], step = index.strides()[0];
   cudaStream_t stream = stream_of(y);
 
@@ -312,8 +316,8 @@ void index_add(const Tensor& y, int64_t dim, const Tensor& index, const Tensor& 
       check_count(op, count);
       visit_keys(y.shape()[dim], [&]<class Key>(Key, int bits) {
         RadixSort<Key> sorting(count, y.device());
-        launch(op, stream, grid_for(count), slice_keys_kernel<Key>, count, device_pointer<const int64_t>(index), step,
-               sorting.keys(), sorting.positions());
+        launch(op, stream, grid_for(count), slice_keys_kernel<Key>, count, where.size,
+               device_pointer<const int64_t>(index), step, sorting.keys(), sorting.positions());
         sorting.sort(op, stream, bits);
         add_segments<T, width>(op, where, sorting, count, y, source);
       });

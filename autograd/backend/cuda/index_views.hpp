@@ -1,9 +1,18 @@
-// Views that put a tensor, what is read or written in it, and the index into one shape.
+// Views that put a tensor, what is read or written in it, and the index into one shape; and indices held inside.
 #pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
 
 #include <regard/autograd/tensor.hpp>
 
 namespace regard::cuda_backend {
+
+/// An index into `size` elements; 0 in place of one outside, which a check tells of later.
+__device__ inline int64_t inside(int64_t index, int64_t size) {
+  return static_cast<uint64_t>(index) < static_cast<uint64_t>(size) ? index : 0;
+}
 
 /// x seen with `shape`, where it does not move along `dim`.
 inline Tensor held_along(const Tensor& x, const Shape& shape, int64_t dim) {

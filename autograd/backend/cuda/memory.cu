@@ -7,8 +7,11 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
+#include <regard/autograd/backend/cuda/capture.hpp>
+#include <regard/autograd/backend/cuda/graph_memory.hpp>
 #include <regard/autograd/backend/cuda/runtime.hpp>
 #include <regard/autograd/error.hpp>
 
@@ -41,7 +44,8 @@ int64_t rounded(int64_t bytes) {
 
 struct Cache {
   std::mutex mutex;
-  std::multimap<int64_t, void*> blocks;  // freed ones, by size
+  std::multimap<int64_t, void*> blocks;               // freed ones, by size
+  std::unordered_map<void*, GraphMemory*> of_graphs;  // blocks that are not for all
   CudaMemoryStats stats;
 };
 Cache& cache_of(int index) {
@@ -59,25 +63,49 @@ void give_back(Cache& cache) {
   }
 }
 
-void* take_kept(Cache& cache, int64_t block) {
-  auto found = cache.blocks.find(block);
-  if (found == cache.blocks.end()) return nullptr;
+void* take_kept(std::multimap<int64_t, void*>& blocks, int64_t block) {
+  auto found = blocks.find(block);
+  if (found == blocks.end()) return nullptr;
   void* data = found->second;
-  cache.blocks.erase(found);
+  blocks.erase(found);
   return data;
 }
 
-}  // namespace
+// Of no use to anyone now.
+void free_block(Cache& cache, void* data, int64_t block) {
+  if (keeps_blocks()) {
+    cache.blocks.emplace(block, data);
+  } else {
+    cudaFree(data);  // at the program's end there may be no driver any more: nothing to be done about it
+    cache.stats.reserved -= block;
+  }
+}
 
-void* allocate(int64_t bytes, int index) {
+thread_local GraphMemory* used_graph_memory = nullptr;
+
+// In a capture the driver refuses what it thinks could be meant to be captured, but for a thread that says otherwise.
+class AllowAllocation {
+ public:
+  AllowAllocation() { check_cuda("allocate", cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~AllowAllocation() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  AllowAllocation(const AllowAllocation&) = delete;
+  AllowAllocation& operator=(const AllowAllocation&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+void* allocate_from(GraphMemory* graph, int64_t bytes, int index) {
   const int64_t block = rounded(bytes);
   stream_of(cuda(index));
   Cache& cache = cache_of(index);
   std::lock_guard lock(cache.mutex);
-  void* data = take_kept(cache, block);
+  void* data = graph ? take_kept(graph->free, block) : nullptr;
+  if (!data) data = take_kept(cache.blocks, block);
   if (!data) {
+    const AllowAllocation allow;
     cudaError_t status = cudaMalloc(&data, static_cast<size_t>(block));
-    if (status == cudaErrorMemoryAllocation) {
+    if (status == cudaErrorMemoryAllocation && !current_capture()) {
       cudaGetLastError();
       give_back(cache);
       status = cudaMalloc(&data, static_cast<size_t>(block));
@@ -93,25 +121,47 @@ void* allocate(int64_t bytes, int index) {
     check_cuda("allocate", status);
     cache.stats.reserved += block;
   }
+  if (graph) {
+    graph->blocks.emplace(data, block);
+    cache.of_graphs.emplace(data, graph);
+  }
   cache.stats.allocated += block;
   cache.stats.peak = std::max(cache.stats.peak, cache.stats.allocated);
   return data;
 }
+
+}  // namespace
+
+void* allocate(int64_t bytes, int index) { return allocate_from(used_graph_memory, bytes, index); }
+void* allocate_shared(int64_t bytes, int index) { return allocate_from(nullptr, bytes, index); }
 
 void free(void* data, int64_t bytes, int index) {
   const int64_t block = rounded(bytes);
   Cache& cache = cache_of(index);
   std::lock_guard lock(cache.mutex);
   cache.stats.allocated -= block;
-  if (keeps_blocks()) {
-    cache.blocks.emplace(block, data);
+  if (const auto found = cache.of_graphs.find(data); found != cache.of_graphs.end()) {
+    found->second->free.emplace(block, data);
+  } else if (used_graph_memory && used_graph_memory->index == index) {
+    used_graph_memory->held.emplace(data, block);
   } else {
-    cudaFree(data);  // at the program's end there may be no driver any more: nothing to be done about it
-    cache.stats.reserved -= block;
+    free_block(cache, data, block);
   }
 }
 
+void use_graph_memory(GraphMemory* memory) { used_graph_memory = memory; }
+
+void give_back(GraphMemory& memory) {
+  Cache& cache = cache_of(memory.index);
+  std::lock_guard lock(cache.mutex);
+  for (const auto& [data, block] : memory.blocks) cache.of_graphs.erase(data);
+  for (const auto& [block, data] : memory.free) free_block(cache, data, block);
+  for (const auto& [data, block] : memory.held) free_block(cache, data, block);
+  memory = GraphMemory{memory.index, {}, {}, {}};
+}
+
 void empty_cache() {
+  check_not_captured("empty_cache", "gives memory back to the driver");
   for (int index = 0; index < device_count(); ++index) {
     Cache& cache = cache_of(index);
     std::lock_guard lock(cache.mutex);

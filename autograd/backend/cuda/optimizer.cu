@@ -1,7 +1,9 @@
 // One pass over parameters, their gradients and moments: SGD, Adam, AdamW, Lion; and the norm of gradients. The
 // formulas are the CPU's, with its fused multiply-adds.
 #include <cmath>
+#include <functional>
 
+#include <regard/autograd/backend/cuda/capture.hpp>
 #include <regard/autograd/backend/cuda/functions.hpp>
 #include <regard/autograd/backend/cuda/math.hpp>
 #include <regard/autograd/backend/cuda/tensor_list.hpp>
@@ -14,6 +16,9 @@ struct Sgd {
   static constexpr unsigned written = 0b001;
   T lr, weight_decay;
   bool decays;
+  static Sgd of(const SgdStep& o) {
+    return {static_cast<T>(o.lr), static_cast<T>(o.weight_decay), o.weight_decay != 0};
+  }
   __device__ void operator()(T (&x)[2]) const {
     const T g = decays ? fma(weight_decay, x[0], x[1]) : x[1];
     x[0] = fma(-lr, g, x[0]);
@@ -25,6 +30,15 @@ struct SgdWithMomentum {
   static constexpr unsigned written = 0b101;
   T lr, weight_decay, momentum, rest;
   bool decays, nesterov, first;
+  static SgdWithMomentum of(const SgdStep& o) {
+    return {static_cast<T>(o.lr),
+            static_cast<T>(o.weight_decay),
+            static_cast<T>(o.momentum),
+            static_cast<T>(1 - o.dampening),
+            o.weight_decay != 0,
+            o.nesterov,
+            o.first};
+  }
   __device__ void operator()(T (&x)[3]) const {
     const T g = decays ? fma(weight_decay, x[0], x[1]) : x[1];
     x[2] = first ? g : fma(momentum, x[2], rest * g);
@@ -38,18 +52,19 @@ struct Adam {
   T beta1, rest1, beta2, rest2, scale, eps, lr, keep, decay;
   bool couples, shrinks;
 
-  explicit Adam(const AdamStep& o)
-      : beta1(static_cast<T>(o.beta1)),
-        rest1(static_cast<T>(1 - o.beta1)),
-        beta2(static_cast<T>(o.beta2)),
-        rest2(static_cast<T>(1 - o.beta2)),
-        scale(static_cast<T>(o.root_scale())),
-        eps(static_cast<T>(o.eps)),
-        lr(static_cast<T>(o.corrected_lr())),
-        keep(static_cast<T>(1 - o.lr * o.weight_decay)),
-        decay(static_cast<T>(o.weight_decay)),
-        couples(!o.decoupled && o.weight_decay != 0),
-        shrinks(o.decoupled && o.weight_decay != 0) {}
+  static Adam of(const AdamStep& o) {
+    return {.beta1 = static_cast<T>(o.beta1),
+            .rest1 = static_cast<T>(1 - o.beta1),
+            .beta2 = static_cast<T>(o.beta2),
+            .rest2 = static_cast<T>(1 - o.beta2),
+            .scale = static_cast<T>(o.root_scale()),
+            .eps = static_cast<T>(o.eps),
+            .lr = static_cast<T>(o.corrected_lr()),
+            .keep = static_cast<T>(1 - o.lr * o.weight_decay),
+            .decay = static_cast<T>(o.weight_decay),
+            .couples = !o.decoupled && o.weight_decay != 0,
+            .shrinks = o.decoupled && o.weight_decay != 0};
+  }
 
   __device__ void operator()(T (&x)[4]) const {
     const T g = couples ? fma(decay, x[0], x[1]) : x[1];
@@ -64,6 +79,10 @@ template <class T>
 struct Lion {
   static constexpr unsigned written = 0b101;
   T beta1, rest1, beta2, rest2, lr, keep;
+  static Lion of(const LionStep& o) {
+    return {static_cast<T>(o.beta1),     static_cast<T>(1 - o.beta1), static_cast<T>(o.beta2),
+            static_cast<T>(1 - o.beta2), static_cast<T>(o.lr),        static_cast<T>(1 - o.lr * o.weight_decay)};
+  }
   __device__ void operator()(T (&x)[3]) const {
     const T c = fma(beta1, x[2], rest1 * x[1]);
     const T sign = c > 0 ? T(1) : c < 0 ? T(-1) : c;  // NaN stays NaN: a step that went wrong is seen in the parameter
@@ -79,17 +98,24 @@ struct Multiply {
   __device__ void operator()(T (&x)[1]) const { x[0] *= by; }
 };
 
+// `replayed` is null, or where a step that was captured finds its numbers.
 template <class F, class T, int N>
-__global__ void step_kernel(F f, const TensorList<T, N> list) {
+__global__ void step_kernel(F f, const F* replayed, const TensorList<T, N> list) {
+  if (replayed) f = *replayed;
   each_element(list, f);
 }
 
-template <class T, int N, class F, class List, class Arrays>
-void step(const char* op, const F& f, const List& list, const Arrays& arrays) {
+// `make` turns the options of a step into what the kernel is given.
+template <class T, int N, class F, class Options, class List, class Arrays>
+void step(const char* op, F (*make)(const Options&), const Options& options, const List& list, const Arrays& arrays) {
   cudaStream_t stream = stream_of(list[0].p);
+  std::function<F()> at_replay;
+  if (options.at_replay) at_replay = [make, next = options.at_replay] { return make(next()); };
+  const F* numbers = replayed<F>(op, std::move(at_replay));
+  const F f = make(options);
   in_lists<T, N>(
       list, [](const auto& one) { return one.p.numel(); }, arrays,
-      [&](const TensorList<T, N>& part) { launch(op, stream, part.grid(), step_kernel<F, T, N>, f, part); });
+      [&](const TensorList<T, N>& part) { launch(op, stream, part.grid(), step_kernel<F, T, N>, f, numbers, part); });
 }
 
 // ---- Norms
@@ -160,26 +186,21 @@ void in_lists_by_type(std::span<const Tensor> list, const Start& start) {
 void sgd_step(std::span<const SgdTensors> list, const SgdStep& o) {
   if (list.empty()) return;
   visit_compute(list[0].p.dtype(), [&]<class T>(T) {
-    const auto lr = static_cast<T>(o.lr), decay = static_cast<T>(o.weight_decay);
-    const bool decays = o.weight_decay != 0;
-    if (!list[0].velocity.defined()) {
-      step<T, 2>("sgd_step", Sgd<T>{lr, decay, decays}, list, [](const SgdTensors& one) {
+    if (!list[0].velocity.defined())
+      step<T, 2>("sgd_step", Sgd<T>::of, o, list, [](const SgdTensors& one) {
         return std::array{device_pointer<T>(one.p), device_pointer<T>(one.grad)};
       });
-      return;
-    }
-    const SgdWithMomentum<T> f{lr,         decay,  static_cast<T>(o.momentum), static_cast<T>(1 - o.dampening), decays,
-                               o.nesterov, o.first};
-    step<T, 3>("sgd_step", f, list, [](const SgdTensors& one) {
-      return std::array{device_pointer<T>(one.p), device_pointer<T>(one.grad), device_pointer<T>(one.velocity)};
-    });
+    else
+      step<T, 3>("sgd_step", SgdWithMomentum<T>::of, o, list, [](const SgdTensors& one) {
+        return std::array{device_pointer<T>(one.p), device_pointer<T>(one.grad), device_pointer<T>(one.velocity)};
+      });
   });
 }
 
 void adam_step(std::span<const AdamTensors> list, const AdamStep& o) {
   if (list.empty()) return;
   visit_compute(list[0].p.dtype(), [&]<class T>(T) {
-    step<T, 4>("adam_step", Adam<T>(o), list, [](const AdamTensors& one) {
+    step<T, 4>("adam_step", Adam<T>::of, o, list, [](const AdamTensors& one) {
       return std::array{device_pointer<T>(one.p), device_pointer<T>(one.grad), device_pointer<T>(one.exp_avg),
                         device_pointer<T>(one.exp_avg_sq)};
     });
@@ -189,10 +210,7 @@ void adam_step(std::span<const AdamTensors> list, const AdamStep& o) {
 void lion_step(std::span<const LionTensors> list, const LionStep& o) {
   if (list.empty()) return;
   visit_compute(list[0].p.dtype(), [&]<class T>(T) {
-    const Lion<T> f{static_cast<T>(o.beta1), static_cast<T>(1 - o.beta1),
-                    static_cast<T>(o.beta2), static_cast<T>(1 - o.beta2),
-                    static_cast<T>(o.lr),    static_cast<T>(1 - o.lr * o.weight_decay)};
-    step<T, 3>("lion_step", f, list, [](const LionTensors& one) {
+    step<T, 3>("lion_step", Lion<T>::of, o, list, [](const LionTensors& one) {
       return std::array{device_pointer<T>(one.p), device_pointer<T>(one.grad), device_pointer<T>(one.exp_avg)};
     });
   });

@@ -17,10 +17,10 @@ __device__ double multiply_add_rounding_twice(double a, double b, double c) { re
 
 template <class T>
 struct Uniform {
-  uint64_t seed, offset;
+  Counters counters;
   T start, range, last;  // the last value is the largest one below the upper bound, which rounding may reach
   __device__ T operator()(int64_t i) const {
-    const T number = uniform_number<T>(seed, offset + static_cast<uint64_t>(i));
+    const T number = counters.template uniform<T>(static_cast<uint64_t>(i));
     const T value = multiply_add_rounding_twice(range, number, start);
     return value < last ? value : last;
   }
@@ -28,17 +28,17 @@ struct Uniform {
 
 // Box and Muller, 1958, from the bits that backend/cpu/random_blocks.hpp names.
 struct Normal {
-  uint64_t seed, offset;
+  Counters counters;
   double mean, std;
   __device__ float make(int64_t i, float) const {
-    const auto bits = regard::detail::philox_element(seed, offset + static_cast<uint64_t>(i));
+    const auto bits = counters.bits(static_cast<uint64_t>(i));
     const float u = __fmul_rn(__fadd_rn(static_cast<float>(static_cast<int32_t>(bits[0] >> 1)), 0.5F), 0x1p-31F);
     const float v = static_cast<float>(bits[1] >> 8) * 0x1p-24F;
     const float number = sqrtf(-2.0F * logf(u)) * cospif(2.0F * v);
     return multiply_add_rounding_twice(static_cast<float>(std), number, static_cast<float>(mean));
   }
   __device__ double make(int64_t i, double) const {
-    const auto bits = regard::detail::philox_element(seed, offset + static_cast<uint64_t>(i));
+    const auto bits = counters.bits(static_cast<uint64_t>(i));
     const double u = unit(bits[0], bits[1]) + 0x1p-53, v = unit(bits[2], bits[3]);
     const double number = sqrt(-2.0 * log(u)) * cospi(2.0 * v);
     return multiply_add_rounding_twice(std, number, mean);
@@ -55,18 +55,19 @@ struct NormalOf {
 };
 
 struct Integer {
-  uint64_t seed, offset, low, range;
+  Counters counters;
+  uint64_t low, range;
   __device__ int64_t operator()(int64_t i) const {
-    const auto bits = regard::detail::philox_element(seed, offset + static_cast<uint64_t>(i));
+    const auto bits = counters.bits(static_cast<uint64_t>(i));
     return static_cast<int64_t>(low + __umul64hi(uint64_t{bits[0]} << 32 | bits[1], range));
   }
 };
 
 template <class T>
 struct Draw {
-  uint64_t seed, offset;
+  Counters counters;
   __device__ T operator()(int64_t i, T probability) const {
-    return uniform_number<T>(seed, offset + static_cast<uint64_t>(i)) < probability ? T{1} : T{0};
+    return counters.template uniform<T>(static_cast<uint64_t>(i)) < probability ? T{1} : T{0};
   }
 };
 
@@ -88,27 +89,28 @@ Number<E> last_below(Number<E> end) {
 }  // namespace
 
 void uniform(const Tensor& y, double low, double high, uint64_t seed, uint64_t offset) {
+  const Counters counters("uniform", seed, offset);
   visit_floating(y.dtype(), [&]<class E>(E) {
     using T = Number<E>;
     const auto start = static_cast<T>(low), end = static_cast<T>(high);
     const T last = end > start ? std::max(start, last_below<E>(end)) : start;
-    counted<E>("uniform", Uniform<T>{seed, offset, start, static_cast<T>(high - low), last}, y);
+    counted<E>("uniform", Uniform<T>{counters, start, static_cast<T>(high - low), last}, y);
   });
 }
 
 void normal(const Tensor& y, double mean, double std, uint64_t seed, uint64_t offset) {
-  visit_floating(y.dtype(), [&]<class E>(E) {
-    counted<E>("normal", NormalOf<Number<E>>{{seed, offset, mean, std}}, y);
-  });
+  const Counters counters("normal", seed, offset);
+  visit_floating(y.dtype(), [&]<class E>(E) { counted<E>("normal", NormalOf<Number<E>>{{counters, mean, std}}, y); });
 }
 
 void randint(const Tensor& y, int64_t low, int64_t high, uint64_t seed, uint64_t offset) {
   const uint64_t start = static_cast<uint64_t>(low), range = static_cast<uint64_t>(high) - start;
-  counted<int64_t>("randint", Integer{seed, offset, start, range}, y);
+  counted<int64_t>("randint", Integer{Counters("randint", seed, offset), start, range}, y);
 }
 
 void bernoulli(const Tensor& y, const Tensor& p, uint64_t seed, uint64_t offset) {
-  visit_floating(y.dtype(), [&]<class E>(E) { counted<E, E>("bernoulli", Draw<Number<E>>{seed, offset}, y, p); });
+  const Counters counters("bernoulli", seed, offset);
+  visit_floating(y.dtype(), [&]<class E>(E) { counted<E, E>("bernoulli", Draw<Number<E>>{counters}, y, p); });
 }
 
 }  // namespace regard::cuda_backend

@@ -7,7 +7,10 @@
 #include <cstring>
 #include <mutex>
 
+#include <regard/autograd/backend/cuda/capture.hpp>
+#include <regard/autograd/backend/cuda/faults.hpp>
 #include <regard/autograd/backend/cuda/functions.hpp>
+#include <regard/autograd/backend/cuda/staging.hpp>
 #include <regard/autograd/backend/cuda_backend.hpp>
 #include <regard/autograd/error.hpp>
 
@@ -64,7 +67,9 @@ void check_cuda(const char* op, cudaError_t status) {
 
 void check_launched(const char* op, cudaStream_t stream) {
   check_cuda(op, cudaPeekAtLastError());
-  if (synchronous().load(std::memory_order_relaxed)) check_cuda(op, cudaStreamSynchronize(stream));
+  if (!synchronous().load(std::memory_order_relaxed) || current_capture()) return;
+  check_cuda(op, cudaStreamSynchronize(stream));
+  raise_noted(current);
 }
 
 int device_count() {
@@ -79,14 +84,19 @@ int device_count() {
   return count;
 }
 
-cudaStream_t stream_of(Device device) { return use(device.index).stream; }
-cudaStream_t stream_of(const Tensor& x) { return use(x.device().index).stream; }
+cudaStream_t stream_of(Device device) {
+  Gpu& gpu = use(device.index);
+  const cudaStream_t capturing = capture_stream(device.index);
+  return capturing ? capturing : gpu.stream;
+}
+cudaStream_t shared_stream(int index) { return gpus()[static_cast<size_t>(index)].stream; }
+cudaStream_t stream_of(const Tensor& x) { return stream_of(x.device()); }
 
 cudaStream_t stream_of_memory(const void* data) {
-  if (device_count() == 1) return use(0).stream;
+  if (device_count() == 1) return stream_of(cuda(0));
   cudaPointerAttributes attributes{};
   check_cuda("device", cudaPointerGetAttributes(&attributes, data));
-  return use(attributes.device).stream;
+  return stream_of(cuda(attributes.device));
 }
 
 const DeviceLimits& device_limits() { return use(std::max(current, 0)).limits; }
@@ -99,14 +109,22 @@ Grid grid_for(int64_t count, int each, int most_threads) {
   return {dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads))};
 }
 
-void copy_memory(void* to, Device to_device, const void* from, Device from_device, int64_t bytes) {
+void wait(const char* op, Device device) {
+  check_not_captured(op, "waits for the GPU");
+  check_cuda(op, cudaStreamSynchronize(stream_of(device)));
+  raise_noted(device.index);
+}
+
+void copy_memory(const char* op, void* to, Device to_device, const void* from, Device from_device, int64_t bytes) {
   if (bytes == 0) return;
-  // The side that the stream belongs to; between two GPUs the other's work is waited for.
-  const bool both = to_device.kind == Device::Kind::cuda && from_device.kind == Device::Kind::cuda;
-  if (both && !(to_device == from_device)) check_cuda("to", cudaStreamSynchronize(stream_of(from_device)));
-  cudaStream_t stream = stream_of(to_device.kind == Device::Kind::cuda ? to_device : from_device);
-  check_cuda("to", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
-  if (!both || !(to_device == from_device)) check_cuda("to", cudaStreamSynchronize(stream));
+  if (!(to_device == from_device))
+    check_not_captured(op, "copies between devices (item(), to_vector() and printing do)");
+  const bool to_gpu = to_device.kind == Device::Kind::cuda, from_gpu = from_device.kind == Device::Kind::cuda;
+  if (!from_gpu) return copy_to_gpu(op, to, from, bytes, to_device.index, stream_of(to_device));
+  if (to_gpu && !(to_device == from_device)) wait(op, from_device);  // the other's work; the rest is on its own stream
+  cudaStream_t stream = stream_of(to_gpu ? to_device : from_device);
+  check_cuda(op, cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
+  if (!(to_device == from_device)) wait(op, to_gpu ? to_device : from_device);
 }
 
 namespace {
@@ -126,7 +144,7 @@ std::string device_name(int index) {
   return properties.name;
 }
 
-void synchronize(int index) { check_cuda("synchronize", cudaStreamSynchronize(use(index).stream)); }
+void synchronize(int index) { wait("synchronize", cuda(index)); }
 
 }  // namespace
 }  // namespace regard::cuda_backend
@@ -148,6 +166,9 @@ const CudaBackend* find_cuda_backend() {
       .reset_peak_memory = cuda_backend::reset_peak_memory,
       .copy = cuda_backend::copy_memory,
       .synchronize = cuda_backend::synchronize,
+      .check_entries = cuda_backend::check_entries,
+      .begin_capture = cuda_backend::begin_capture,
+      .current_capture = cuda_backend::current_capture,
   };
   return &backend;
 }

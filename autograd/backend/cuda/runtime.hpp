@@ -15,9 +15,11 @@ namespace regard::cuda_backend {
 void check_cuda(const char* op, cudaError_t status);
 
 /// Makes `device` this thread's GPU and returns the stream on which it works: one a GPU, shared by all threads, in
-/// whose order everything happens.
+/// whose order everything happens. In a capture (capture.hpp) the one that records.
 cudaStream_t stream_of(Device device);
 cudaStream_t stream_of(const Tensor& x);
+/// The same whether or not this thread captures; of a GPU that has been used.
+cudaStream_t shared_stream(int index);
 /// The same for memory of a GPU.
 cudaStream_t stream_of_memory(const void* data);
 
@@ -27,6 +29,9 @@ struct DeviceLimits {
   int shared_bytes;
 };
 const DeviceLimits& device_limits();
+
+/// Waits for what is queued; throws what was found wrong meanwhile, see faults.hpp.
+void wait(const char* op, Device device);
 
 /// After a launch: its error, and in synchronous mode that of the kernel itself.
 void check_launched(const char* op, cudaStream_t stream);
@@ -103,7 +108,7 @@ void free(void* data, int64_t bytes, int index);
 void empty_cache();
 CudaMemoryStats memory_stats(int index);
 void reset_peak_memory(int index);
-void copy_memory(void* to, Device to_device, const void* from, Device from_device, int64_t bytes);
+void copy_memory(const char* op, void* to, Device to_device, const void* from, Device from_device, int64_t bytes);
 
 int device_count();
 

@@ -29,8 +29,10 @@ enum cudaError_t {
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorNoDevice = 100,
+  cudaErrorNotReady = 600,
   cudaErrorLaunchFailure = 719,
   cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
 };
 const char* cudaGetErrorString(cudaError_t error);  // of a launch that failed: what was found
 const char* cudaGetErrorName(cudaError_t error);
@@ -95,6 +97,29 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+
+// ---- Graphs (graphs.cpp): work of a stream that is recorded instead of done
+
+struct cuda_host_graph;
+using cudaGraph_t = cuda_host_graph*;
+using cudaGraphExec_t = cuda_host_graph*;
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
 // ---- Memory
 
@@ -132,6 +157,9 @@ struct cudaLaunchConfig_t {
 
 namespace cuda_host {
 
+/// Whether the stream captures: then `work` is kept for the graph's launches.
+bool record(cudaStream_t stream, const std::function<cudaError_t()>& work);
+
 cudaError_t run_grid(const dim3& grid, const dim3& block, size_t shared_bytes, const void* kernel,
                      const std::function<void()>& thread);
 void wait_for_block();                                            // __syncthreads
@@ -161,9 +189,11 @@ template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   // Every thread gets copies of its own, as on a GPU.
-  const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
-  return cuda_host::run_grid(config->gridDim, config->blockDim, config->dynamicSmemBytes,
-                             reinterpret_cast<const void*>(kernel), [&] { std::apply(kernel, values); });
+  const auto run = [how = *config, kernel, values = std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)] {
+    return cuda_host::run_grid(how.gridDim, how.blockDim, how.dynamicSmemBytes, reinterpret_cast<const void*>(kernel),
+                               [&] { std::apply(kernel, values); });
+  };
+  return cuda_host::record(config->stream, run) ? cudaSuccess : run();
 }
 
 // ---- Inside of kernels
@@ -179,6 +209,7 @@ inline int __syncthreads_and(int value) { return cuda_host::count_in_block(value
 inline void __syncwarp(unsigned mask = 0xffffffffU) { cuda_host::wait_for_warp(mask); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __threadfence_system() {}
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
