@@ -184,7 +184,7 @@ TEST_CASE("averages and an optimizer's state are loaded where the parameters are
 
 TEST_CASE("averages that are applied while their model moves give it its own values back") {
   layers::Linear model(3, 2);
-  const Tensor own = model.weight.clone();
+  const Tensor own = model.weight.detach().clone();
   optim::ExponentialMovingAverage ema(model, {.decay = 0.5});
   model.weight = own + 1;
   ema.update();
