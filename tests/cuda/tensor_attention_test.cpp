@@ -27,4 +27,45 @@ TEST_CASE("cuda attention in 16 bits: odd sizes and every layout") {
       }
 }
 
+TEST_CASE("cuda attention in 16 bits: gradients of a mask, and of gradients") {
+  Generator generator(7);
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    Tensors gpu, cpu;
+    for (const Shape& shape : {Shape{2, 4, 5, 8}, {2, 2, 6, 8}, {2, 2, 6, 4}, {5, 6}}) {
+      const Tensor x = randn(shape, {}, generator).to(dtype);
+      gpu.push_back(x.to(cuda()).set_requires_grad());
+      cpu.push_back(x.to(DType::f64).set_requires_grad());
+    }
+    const auto derivatives = [](const Tensors& x) {
+      const Tensor y = scaled_dot_product_attention(x[0], x[1], x[2], {.mask = x[3], .causal = true});
+      Tensors all = grad((y * y).sum(), x, {.create_graph = true});
+      Tensor sum;
+      for (const Tensor& first : all) sum = sum.defined() ? sum + (first * first).sum() : (first * first).sum();
+      for (const Tensor& second : grad(sum, x)) all.push_back(second);
+      return all;
+    };
+    const Tensors got = derivatives(gpu), want = derivatives(cpu);
+    REQUIRE(got.size() == 8);
+    for (size_t i = 0; i < 8; ++i) {
+      INFO(dtype << " derivative " << i);
+      CHECK(got[i].dtype() == dtype);
+      check_near("", got[i], want[i], (i < 4 ? 8 : 16) * (dtype == DType::bf16 ? 0x1p-8 : 0x1p-11), 0.01);
+    }
+  }
+}
+
+TEST_CASE("cuda attention in 16 bits: heads that are too wide are computed in f32") {
+  Generator generator(9);
+  for (int64_t width : {128, 130}) {
+    const auto wide = [](const Tensor& x) { return x.to(DType::f32); };
+    const Tensor q = randn({1, 2, 9, width}, {}, generator).to(DType::bf16).to(cuda());
+    const Tensor k = randn({1, 2, 20, width}, {}, generator).to(DType::bf16).to(cuda());
+    const Tensor y = scaled_dot_product_attention(q, k, k);
+    const Tensor f32 = scaled_dot_product_attention(wide(q), wide(k), wide(k)).to(DType::bf16);
+    CHECK(y.dtype() == DType::bf16);
+    CHECK(equal(y.to(cpu()), f32.to(cpu())) == (width > 128));
+    check_near("y", y, f32.to(cpu()), 0x1p-7, 0.01);
+  }
+}
+
 }  // namespace tensor_attention_test

@@ -130,7 +130,11 @@ enum cudaMemcpyKind {
   cudaMemcpyDeviceToDevice,
   cudaMemcpyDefault
 };
-enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered,
+  cudaMemoryTypeHost,
+  cudaMemoryTypeDevice
+};
 struct cudaPointerAttributes {
   cudaMemoryType type;
   int device;
@@ -162,14 +166,14 @@ bool record(cudaStream_t stream, const std::function<cudaError_t()>& work);
 
 cudaError_t run_grid(const dim3& grid, const dim3& block, size_t shared_bytes, const void* kernel,
                      const std::function<void()>& thread);
-void wait_for_block();                                            // __syncthreads
-void wait_for_warp(unsigned mask);                                // __syncwarp
-uint64_t exchange(unsigned mask, uint64_t value, unsigned lane);  // the value that the lane gave
-unsigned vote(unsigned mask, bool value);                         // a bit for each lane of the mask
-int count_in_block(bool value);                                   // __syncthreads_count
+void wait_for_block();                                             // __syncthreads
+void wait_for_warp(unsigned mask);                                 // __syncwarp
+uint64_t exchange(unsigned mask, uint64_t value, unsigned lane);   // the value that the lane gave
+unsigned vote(unsigned mask, bool value);                          // a bit for each lane of the mask
+int count_in_block(bool value);                                    // __syncthreads_count
 /// All 32 lanes of the warp meet; `work` runs once, on what each of them gave.
 void meet(void* own, void (*work)(void* const* given), const char* name);
-void find_fault(const char* what);  // the launch fails of it
+void find_fault(const char* what);                                 // the launch fails of it
 unsigned lane();
 void* shared_memory();
 
@@ -243,42 +247,32 @@ T cuda_host_exchange(T* at, T value) {
   *at = value;
   return former;
 }
-// One thread runs at a time: an atomic operation is a plain one. As in CUDA there are int, unsigned, unsigned long
-// long, float and double.
+// One thread runs at a time: an atomic operation is a plain one. As in CUDA there are int, unsigned, unsigned long long,
+// float and double.
 template <class T>
-T atomicAdd(T* at, std::type_identity_t<T> value) {
-  return cuda_host_exchange(at, static_cast<T>(*at + value));
-}
+T atomicAdd(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, static_cast<T>(*at + value)); }
 template <class T>
-T atomicMax(T* at, std::type_identity_t<T> value) {
-  return cuda_host_exchange(at, *at < value ? value : *at);
-}
+T atomicMax(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, *at < value ? value : *at); }
 template <class T>
-T atomicMin(T* at, std::type_identity_t<T> value) {
-  return cuda_host_exchange(at, value < *at ? value : *at);
-}
+T atomicMin(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, value < *at ? value : *at); }
 template <class T>
-T atomicExch(T* at, std::type_identity_t<T> value) {
-  return cuda_host_exchange(at, value);
-}
+T atomicExch(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, value); }
 template <class T>
-T atomicOr(T* at, std::type_identity_t<T> value) {
-  return cuda_host_exchange(at, static_cast<T>(*at | value));
-}
+T atomicOr(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, static_cast<T>(*at | value)); }
 template <class T>
 T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
   return cuda_host_exchange(at, *at == expected ? value : *at);
 }
 
 template <class T>
-T __ldg(const T* at) {
-  return *at;
-}
+T __ldg(const T* at) { return *at; }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __popcll(unsigned long long x) { return std::popcount(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
-inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((static_cast<uint64_t>(a) * b) >> 32); }
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>((static_cast<uint64_t>(a) * b) >> 32);
+}
 __extension__ using cuda_host_uint128 = unsigned __int128;
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>((static_cast<cuda_host_uint128>(a) * b) >> 64);
