@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <map>
 #include <memory>
@@ -306,21 +307,29 @@ bool Runner::run_block() {
     threads_[i]->started = threads_[i]->finished = false;
     threads_[i]->waits_for = nullptr;
   }
+  // A warp runs for as long as it can before the next one does: what warps wait for each other with is seen to be
+  // there.
+  const auto warps = static_cast<unsigned>(warps_.size());
   for (unsigned left = count_; left > 0;) {
     bool moved = false;
-    for (unsigned step = 0; step < count_; ++step) {
-      Thread& thread = *threads_[backward ? count_ - 1 - step : step];
-      if (thread.finished) continue;
-      if (thread.started && thread.waits_for && thread.waits_for->number == thread.waits_while) continue;
-      thread.started = true;
-      moved = true;
-      resume(thread);
-      if (conflict_) {
-        report = "block " + triple(blockIdx) + ", thread " + triple(thread.index) + ": " + conflict_;
-        return false;
+    for (unsigned w = 0; w < warps; ++w)
+      for (bool again = true; again;) {
+        again = false;
+        const unsigned first = (backward ? warps - 1 - w : w) * warp_size, lanes = std::min(warp_size, count_ - first);
+        for (unsigned step = 0; step < lanes; ++step) {
+          Thread& thread = *threads_[first + (backward ? lanes - 1 - step : step)];
+          if (thread.finished) continue;
+          if (thread.started && thread.waits_for && thread.waits_for->number == thread.waits_while) continue;
+          thread.started = true;
+          moved = again = true;
+          resume(thread);
+          if (conflict_) {
+            report = "block " + triple(blockIdx) + ", thread " + triple(thread.index) + ": " + conflict_;
+            return false;
+          }
+          if (thread.finished) --left;
+        }
       }
-      if (thread.finished) --left;
-    }
     if (!moved) {
       report = stuck();
       return false;
