@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include <regard/autograd/error.hpp>
 #include <regard/autograd/graph.hpp>
@@ -80,6 +81,13 @@ bool different_on_gpu(const Tensor& a, const Tensor& b) {
 }
 
 Tensor wide(const Tensor& x) { return x.defined() && is_half(x.dtype()) ? to(x, DType::f32) : x; }
+
+FreshConversions::FreshConversions() : frame_(innermost) {
+  if (frame_) former_ = std::exchange(frame_->converted, std::make_shared<Converted>());
+}
+FreshConversions::~FreshConversions() {
+  if (frame_) frame_->converted = std::move(former_);
+}
 
 MatmulPrecision outside() { return innermost ? innermost->outside : matmul_precision(); }
 

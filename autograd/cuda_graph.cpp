@@ -6,6 +6,7 @@
 #include <regard/autograd/backend/captured_graph.hpp>
 #include <regard/autograd/backend/cuda_backend.hpp>
 #include <regard/autograd/error.hpp>
+#include <regard/autograd/ops/autocast_rules.hpp>
 #include <regard/autograd/random.hpp>
 
 namespace regard {
@@ -32,6 +33,7 @@ void CudaGraph::capture(const std::function<void()>& work) {
   uint64_t drawn = 0;
   {
     const Counting counting;
+    const autocast::FreshConversions fresh;
     counting.generator.set_state(counting.before.seed(), graph->first_counter());
     work();
     const uint64_t last = counting.generator.offset();

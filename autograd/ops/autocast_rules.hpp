@@ -120,6 +120,22 @@ class Pause {
   bool former_;
 };
 
+class Converted;
+
+/// While it lives, the scopes around it convert parameters anew; then they have what they had before. For a capture,
+/// whose conversions are made by each replay, and which must make its own.
+class FreshConversions {
+ public:
+  FreshConversions();
+  ~FreshConversions();
+  FreshConversions(const FreshConversions&) = delete;
+  FreshConversions& operator=(const FreshConversions&) = delete;
+
+ private:
+  Frame* frame_;  // null outside of scopes
+  std::shared_ptr<Converted> former_;
+};
+
 /// The precision of products that held before the outermost scope on this thread; without a scope, what holds.
 MatmulPrecision outside();
 
