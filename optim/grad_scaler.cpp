@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include <regard/autograd/cuda_graph.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
 #include <regard/optim/gradient_list.hpp>
@@ -25,6 +26,12 @@ void check_options(const char* op, const GradScalerOptions& o) {
   check<ValueError>(o.backoff_factor > 0 && o.backoff_factor < 1, op, "backoff_factor ", o.backoff_factor,
                     " must lie between 0 and 1, so that the scale falls");
   check<ValueError>(o.growth_interval > 0, op, "growth_interval ", o.growth_interval, " must be positive");
+}
+
+void check_not_captured(const char* op) {
+  check<DeviceError>(!cuda_is_capturing(), op,
+                     "a capture (CudaGraph) is going on, and replays would keep the scale of this step: train in bf16, "
+                     "which needs none, or leave the scaler and the optimizer's step out of the capture");
 }
 
 // The largest scale that f32 holds, in which losses are.
@@ -51,6 +58,7 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), sc
 Tensor GradScaler::scale(const Tensor& loss) const {
   check_defined("GradScaler.scale", "loss", loss);
   if (!options_.enabled) return loss;
+  check_not_captured("GradScaler.scale");
   const bool wide = loss.dtype() == DType::f32 || loss.dtype() == DType::f64;
   return mul(wide ? loss : to(loss, DType::f32), scale_);
 }
@@ -64,6 +72,7 @@ GradScaler::Progress* GradScaler::find(const Optimizer& optimizer) {
 void GradScaler::unscale(Optimizer& optimizer) {
   constexpr const char* op = "GradScaler.unscale";
   if (!options_.enabled) return;
+  check_not_captured(op);
   if (const Progress* before = find(optimizer))
     fail<ValueError>(op,
                      before->stepped ? "the optimizer's step() was taken already"
@@ -95,6 +104,7 @@ bool GradScaler::step(Optimizer& optimizer) {
     optimizer.step();
     return true;
   }
+  check_not_captured("GradScaler.step");
   const Progress* before = find(optimizer);
   check<ValueError>(!before || !before->stepped, "GradScaler.step",
                     "the optimizer's step() was taken already: call update() at the end of each step");
@@ -108,6 +118,7 @@ bool GradScaler::step(Optimizer& optimizer) {
 
 void GradScaler::update() {
   if (!options_.enabled) return;
+  check_not_captured("GradScaler.update");
   check<ValueError>(!progress_.empty(), "GradScaler.update",
                     "there was no step() since the last update(): call step(optimizer) before");
   bool finite = true;

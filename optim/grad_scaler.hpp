@@ -37,7 +37,8 @@ struct GradScalerOptions {
 ///     }
 ///
 /// bf16 has the range of f32 and needs no scaler. Where the gradients are on a GPU, step() waits for it once, and
-/// nothing else does. Several optimizers may share a scaler: one unscale() and step() each, and one update().
+/// nothing else does. Several optimizers may share a scaler: one unscale() and step() each, and one update(). Where it
+/// is enabled, scale(), unscale(), step() and update() are a DeviceError in a capture (CudaGraph).
 class GradScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
