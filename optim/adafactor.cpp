@@ -12,13 +12,20 @@ namespace regard::optim {
 
 namespace {
 
+Tensor sum_of_squares(const Tensor& x) {
+  const Tensor squares = empty({}, TensorOptions(DType::f64, x.device())), dense = x.contiguous();
+  kernels(x).norm_squared(squares, {&dense, 1});
+  return squares;
+}
+
 // Of all elements, a number in f64 that stays where x is: nothing waits for a GPU.
 Tensor root_mean_square(const Tensor& x) {
-  const TensorOptions options(DType::f64, x.device());
-  if (x.numel() == 0) return zeros({}, options);
-  const Tensor squares = empty({}, options), dense = x.contiguous();
-  kernels(x).norm_squared(squares, {&dense, 1});
-  return sqrt(squares / static_cast<double>(x.numel()));
+  if (x.numel() == 0) return zeros({}, TensorOptions(DType::f64, x.device()));
+  return sqrt(sum_of_squares(x) / static_cast<double>(x.numel()));
+}
+// Of all elements of a tensor on the CPU.
+double root_mean_square_here(const Tensor& x) {
+  return x.numel() == 0 ? 0 : std::sqrt(sum_of_squares(x).item<double>() / static_cast<double>(x.numel()));
 }
 
 // A number of a step where the tensors are: a replay of a captured step finds it anew.
@@ -77,10 +84,15 @@ void Adafactor::update_one(size_t group, const Update& one) const {
   const auto lr = lr_of(group);
   const auto step = [&state = state] { return static_cast<double>(state.step); };
   const auto fresh = [step, decay = o.beta2_decay] { return std::pow(step(), decay); };
-  const Tensor size = clamp(root_mean_square(parameter), o.eps2) *
-                      number(parameter, DType::f64, [lr, step] { return std::min(lr(), 1 / std::sqrt(step())); });
+  const auto rate = [lr, step] { return std::min(lr(), 1 / std::sqrt(step())); };
+  const bool here = parameter.device() == cpu();  // where numbers are at hand
+  const double size_here = here ? std::max(o.eps2, root_mean_square_here(parameter)) * rate() : 0;
+  const Tensor size =
+      here ? Tensor() : clamp(root_mean_square(parameter), o.eps2) * number(parameter, DType::f64, rate);
   const Tensor values = parameter.detach();
-  if (o.weight_decay != 0)
+  if (o.weight_decay != 0 && here)
+    values.mul_(1 - lr() * o.weight_decay);
+  else if (o.weight_decay != 0)
     values.mul_(number(values, values.dtype(), [lr, decay = o.weight_decay] { return 1 - lr() * decay; }));
 
   const Tensor squared = square(grad);
@@ -95,6 +107,10 @@ void Adafactor::update_one(size_t group, const Update& one) const {
     estimate = state.slots[2];
   }
   const Tensor update = rsqrt(clamp(estimate, eps1 * eps1)) * grad;
+  if (here) {
+    values.add_(update, -size_here / std::max(1.0, root_mean_square_here(update) / o.d));
+    return;
+  }
   const Tensor divisor = clamp(root_mean_square(update) / o.d, 1);
   values.sub_(update * (size / divisor).to(update.dtype()));
 }
