@@ -34,7 +34,8 @@ class CapturedGraph;
 /// A replay gives the bits that the step would have given. It reads and writes the memory that the step read and wrote
 /// when it was captured: new inputs are written into the same tensors (copy_()), and results are in the same tensors
 /// (`loss`, parameters, their gradients). Those that the step uses from before the capture must live, and stay where
-/// they are, as long as there are replays; what an optimizer uses is checked. What it makes lies in memory of its own,
+/// they are, as long as there are replays; what an optimizer uses is checked, and the graph keeps the gradients that it
+/// reads. What it makes lies in memory of its own,
 /// which the graph keeps.
 ///
 /// What changes from step to step: optimizers count their steps and take the learning rate of the moment, and dropout
@@ -52,8 +53,9 @@ class CudaGraph {
   CudaGraph& operator=(CudaGraph&&) noexcept;
 
   /// Calls `work` on this thread and records what it asks of the GPU, of which nothing is done. An exception from it
-  /// ends the capture, and the graph is empty then. What was captured before is forgotten first. A DeviceError where
-  /// this thread captures already.
+  /// ends the capture, and the graph is empty then; tensors that `work` had made or assigned by then, such as the loss
+  /// and the gradients of parameters, hold numbers that were never computed: zero_grad(). What was captured before is
+  /// forgotten first. A DeviceError where this thread captures already.
   void capture(const std::function<void()>& work);
   /// Does what was captured, behind what is queued, and returns before it is done. A GraphError where nothing was, or
   /// where an optimizer in it is gone, or has other parameters or state than then.

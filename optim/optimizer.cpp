@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include <regard/autograd/backend/captured_graph.hpp>
 #include <regard/autograd/cuda_graph.hpp>
 #include <regard/autograd/graph.hpp>
 #include <regard/autograd/ops.hpp>
@@ -53,6 +54,10 @@ void Optimizer::check_state(size_t group, size_t index) const {
   check<DeviceError>(grad.device() == parameter.device(), name_, "parameter ", index, " of shape ", parameter.shape(),
                      " is on ", parameter.device(), ", its gradient on ", grad.device(),
                      ": zero_grad(), and compute the loss again");
+  check<DeviceError>(parameter.device().kind == Device::Kind::cuda || !cuda_is_capturing(), name_, "parameter ", index,
+                     " of shape ", parameter.shape(), " is on ", parameter.device(),
+                     ", and a capture (CudaGraph) is going on, in which nothing is done on it: move it to the GPU, or "
+                     "step it by an optimizer of its own after each replay");
   check<GraphError>(
       groups_[group].states[index].step > 0 || !cuda_is_capturing(), name_, "parameter ", index, " of shape ",
       parameter.shape(),
@@ -124,7 +129,6 @@ void Optimizer::step_at_replay(size_t group, const std::vector<size_t>& indices)
   struct Captured {
     size_t index;
     const State* state;
-    Tensor grad;  // its memory must stay
     std::vector<const void*> memory;
   };
   const auto memory_of = [](const Tensor& parameter, const State& state) {
@@ -136,7 +140,9 @@ void Optimizer::step_at_replay(size_t group, const std::vector<size_t>& indices)
   for (size_t index : indices) {
     const Tensor& parameter = groups_[group].parameters[index];
     const State& state = groups_[group].states[index];
-    list.push_back({index, &state, parameter.grad(), memory_of(parameter, state)});
+    list.push_back({index, &state, memory_of(parameter, state)});
+    // Its memory must stay. A handle to it would do that, too, but backward() adds in place to what nobody else has.
+    current_capture()->keep(parameter.grad().impl()->storage->data());
   }
   const auto check_same = [this, group, list, memory_of, life = std::weak_ptr<bool>(life_)] {
     check<GraphError>(!life.expired(), "CudaGraph.replay", "an optimizer whose step was captured is gone");

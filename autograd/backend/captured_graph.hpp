@@ -20,12 +20,14 @@ class CapturedGraph {
   /// Does host work, writes what changes from one time to the next, and queues what was recorded.
   virtual void replay() = 0;
 
-  /// Host work of every replay, in the order in which it is given: `check` throws where it cannot be done, all before
-  /// any `advance`, which may not throw.
+  /// Host work of every replay, in the order in which it and slots are asked for: `check` throws where it cannot be
+  /// done, all before any `advance`, which may not throw.
   virtual void at_replay(std::function<void()> check, std::function<void()> advance) = 0;
   /// Memory of the GPU, aligned to 16 bytes, for what each replay is to be given: `write` fills a copy of it on the
-  /// CPU, after the host work.
+  /// CPU, after the host work that was given before it.
   virtual void* slot(size_t bytes, std::function<void(void*)> write) = 0;
+  /// A tensor's whole memory, on this GPU: nobody else gets it while there is the graph, even when the tensor is gone.
+  virtual void keep(void* block) = 0;
 
   /// Random numbers of the default generator: what its counters begin at in the capture, which marks them as counted
   /// from wherever the generator is at a replay...

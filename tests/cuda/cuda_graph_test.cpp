@@ -100,6 +100,87 @@ TEST_CASE("cuda graph: the other optimizers, to the bit") {
   }
 }
 
+TEST_CASE("cuda graph: two steps of an optimizer in one capture, each with its own count") {
+  std::vector<double> found[2];
+  for (int captured = 0; captured < 2; ++captured) {
+    manual_seed(2);
+    layers::Linear linear(3, 2);
+    linear.to(cuda());
+    AdamW optimizer(linear.parameters(), {.lr = 0.1});
+    const Tensor x = ones({4, 3}, cuda());
+    const auto two_steps = [&] {
+      for (int i = 0; i < 2; ++i) {
+        optimizer.zero_grad();
+        square(linear(x)).sum().backward();
+        optimizer.step();
+      }
+    };
+    two_steps();
+    CudaGraph graph;
+    if (captured) graph.capture(two_steps);
+    for (int i = 0; i < 3; ++i) captured ? graph.replay() : two_steps();
+    found[captured] = linear.weight.to_vector<double>();
+    CHECK(optimizer.state_dict().at("0.step").item<int64_t>() == 8);
+  }
+  CHECK(found[0] == found[1]);
+}
+
+TEST_CASE("cuda graph: in a scope of autocast, each replay converts the weights of the moment") {
+  std::vector<double> found[2];
+  for (int captured = 0; captured < 2; ++captured) {
+    manual_seed(2);
+    layers::Linear linear(4, 3);
+    linear.to(cuda());
+    SGD optimizer(linear.parameters(), {.lr = 0.5});
+    for (const Tensor& p : linear.parameters()) p.set_grad(ones(p.shape(), cuda()));
+    const Tensor x = ones({2, 4}, cuda());
+    const AutocastScope scope(DType::bf16);
+    Tensor y;
+    const auto forward = [&] { y = linear(x); };
+    forward();
+    CudaGraph graph;
+    if (captured) graph.capture(forward);
+    for (int i = 0; i < 3; ++i) {
+      for (double value : linear(x).to(DType::f32).to_vector<double>()) found[captured].push_back(value);
+      optimizer.step();
+      captured ? graph.replay() : forward();
+      for (double value : y.to(DType::f32).to_vector<double>()) found[captured].push_back(value);
+    }
+  }
+  CHECK(found[0] == found[1]);
+  CHECK(found[0][0] != found[0][6]);
+}
+
+TEST_CASE("cuda graph: gradients that are added to between replays, and memory of those that are dropped") {
+  std::vector<double> found[2];
+  for (int captured = 0; captured < 2; ++captured) {
+    const Tensor x = ones({3}, cuda()), w = ones({3}, cuda()).set_requires_grad();
+    SGD optimizer({w}, {.lr = 0.25});
+    const auto work = [&] {
+      (w * x).sum().backward();
+      optimizer.step();
+      w.grad().zero_();
+    };
+    work();
+    CudaGraph graph;
+    if (captured) graph.capture(work);
+    for (int i = 1; i <= 3; ++i) {
+      x.copy_(full({3}, i));
+      (w * x * 2).sum().backward();  // a smaller batch before
+      captured ? graph.replay() : work();
+    }
+    found[captured] = w.to_vector<double>();
+    if (!captured) continue;
+    optimizer.zero_grad();  // what the graph writes to is nobody else's, still
+    Tensors others;
+    for (int i = 0; i < 20; ++i) others.push_back(full({3}, 5, cuda()));
+    graph.replay();
+    CHECK(stack(others).sum().item<float>() == 20 * 3 * 5);
+  }
+  CHECK(found[0] == found[1]);
+  CHECK(found[0] == std::vector<double>(3, 1 - 0.25 * (1 + 3 * (1 + 2 + 3))));
+}
+
 TEST_CASE("cuda graph: parameters that are stepped inside backward()") {
   std::vector<double> found[2];
   for (int captured = 0; captured < 2; ++captured) {
@@ -210,6 +291,11 @@ TEST_CASE("cuda graph: what waits for the GPU names itself, and the capture ends
   const Tensor weight = ones({3}, cuda()).set_requires_grad();
   SGD optimizer({weight});
   weight.set_grad(ones({3}, cuda()));
+  const Tensor on_cpu = ones({3}).set_requires_grad();
+  SGD of_cpu({on_cpu});
+  on_cpu.set_grad(ones({3}));
+  of_cpu.step();
+  GradScaler scaler;
   Tensor y;
   Generator own(3);
   const std::vector<std::pair<std::function<void()>, const char*>> cases = {
@@ -220,7 +306,12 @@ TEST_CASE("cuda graph: what waits for the GPU names itself, and the capture ends
       {[&] { y.copy_(ones({3})); }, "copy_: "},
       {[&] { synchronize(cuda()); }, "synchronize: "},
       {[&] { optimizer.step(); }, "first step in a capture"},
+      {[&] { of_cpu.step(); }, "parameter 0 of shape [3] is on cpu"},
       {[&] { clip_grad_norm({weight}, 1); }, "item()"},
+      {[&] { scaler.scale(x.sum()); }, "GradScaler.scale: "},
+      {[&] { scaler.unscale(optimizer); }, "GradScaler.unscale: "},
+      {[&] { scaler.step(optimizer); }, "GradScaler.step: "},
+      {[&] { scaler.update(); }, "GradScaler.update: "},
       {[&] { dropout(x, 0.5, own); }, "dropout: "},
       {[&] { rand({3}, cuda(), own); }, "uniform: "},
       {[&] { manual_seed(1), rand({3}, cuda()); }, "uniform: "},

@@ -12,6 +12,7 @@ struct cuda_host_graph {
 };
 struct cuda_host_stream {
   cuda_host_graph* recording = nullptr;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;  // of the capture
   bool failed = false;
 };
 
@@ -31,7 +32,8 @@ bool record(cudaStream_t stream, const std::function<cudaError_t()>& work) {
 }
 
 cudaError_t refused_in_capture() {
-  if (!capturing || mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  if (!capturing || mode == cudaStreamCaptureModeRelaxed || capturing->mode == cudaStreamCaptureModeRelaxed)
+    return cudaSuccess;
   capturing->failed = true;
   return cudaErrorStreamCaptureUnsupported;
 }
@@ -63,8 +65,9 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* exchanged
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode asked) {
-  if (stream->recording || asked == cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
+  if (stream->recording) return cudaErrorInvalidValue;
   stream->recording = new cuda_host_graph;
+  stream->mode = asked;
   stream->failed = false;
   capturing = stream;
   return cudaSuccess;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <vector>
 
+#include <regard/autograd/backend/cuda/cublas.hpp>
 #include <regard/autograd/backend/cuda/faults.hpp>
 #include <regard/autograd/backend/cuda/graph_memory.hpp>
 #include <regard/autograd/backend/cuda/runtime.hpp>
@@ -30,10 +31,12 @@ class Graph final : public CapturedGraph {
   explicit Graph(int index) : memory_{index, {}, {}, {}}, number_(next_number++ % numbers) {
     stream_of(cuda(index));
     prepare_checks(index);
+    prepare_blas(name);
     slots_ = static_cast<char*>(allocate(most_slot_bytes, index));
     check_cuda(name, cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    // Of all threads, only what this one asks of the driver is looked at.
-    const cudaError_t status = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+    // The driver refuses nothing that is not on this stream: what it could is refused by name (check_not_captured()),
+    // and memory may be asked for.
+    const cudaError_t status = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed);
     if (status != cudaSuccess) {
       cudaStreamDestroy(stream_);
       free(slots_, most_slot_bytes, index);
@@ -74,9 +77,11 @@ class Graph final : public CapturedGraph {
     const cudaStream_t stream = stream_of(cuda(index()));
     for (const HostWork& work : host_work_)
       if (work.check) work.check();
-    for (const HostWork& work : host_work_)
+    // In the order of the capture: of two steps of an optimizer each finds its own count.
+    for (const HostWork& work : host_work_) {
       if (work.advance) work.advance();
-    for (const Slot& slot : written_) slot.write(image_.data() + slot.offset);
+      if (work.write) work.write(image_.data() + work.offset);
+    }
     default_generator().reserve(static_cast<int64_t>(counters_));
     if (!image_.empty()) copy_to_gpu(name, slots_, image_.data(), static_cast<int64_t>(image_.size()), index(), stream);
     check_cuda(name, cudaGraphLaunch(executable_, stream));
@@ -84,7 +89,7 @@ class Graph final : public CapturedGraph {
   }
 
   void at_replay(std::function<void()> check, std::function<void()> advance) override {
-    host_work_.push_back({std::move(check), std::move(advance)});
+    host_work_.push_back({std::move(check), std::move(advance), nullptr, 0});
   }
 
   void* slot(size_t bytes, std::function<void(void*)> write) override {
@@ -92,9 +97,11 @@ class Graph final : public CapturedGraph {
     check<DeviceError>(offset + bytes <= most_slot_bytes, name, "more than ", most_slot_bytes,
                        " bytes change from one replay to the next: capture less at a time");
     image_.resize(offset + bytes);
-    written_.push_back({offset, std::move(write)});
+    host_work_.push_back({nullptr, nullptr, std::move(write), offset});
     return slots_ + offset;
   }
+
+  void keep(void* block) override { keep_block(memory_, block); }
 
   uint64_t first_counter() const override { return captured_counters | number_ << number_shift; }
   void set_counters(uint64_t count) override { counters_ = count; }
@@ -110,12 +117,11 @@ class Graph final : public CapturedGraph {
   cudaStream_t stream() const { return stream_; }
 
  private:
+  // Of the optimizers, and what fills a slot.
   struct HostWork {
     std::function<void()> check, advance;
-  };
-  struct Slot {
-    size_t offset;
     std::function<void(void*)> write;
+    size_t offset;  // of the slot
   };
 
   // This thread's work is not captured any more.
@@ -133,7 +139,6 @@ class Graph final : public CapturedGraph {
   cudaStream_t stream_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
   std::vector<HostWork> host_work_;
-  std::vector<Slot> written_;
   std::vector<char> image_;  // of the slots, on the CPU
   char* slots_ = nullptr;
   const GeneratorState* generator_ = nullptr;

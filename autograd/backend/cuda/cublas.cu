@@ -253,6 +253,8 @@ Blas& blas_of(const char* op) {
 
 }  // namespace
 
+void prepare_blas(const char* op) { blas_of(op); }
+
 bool blas_multiply(const char* op, cudaStream_t stream, const BlasProduct& product) {
   if (!blas_of(op).multiply(op, stream, product)) return false;
   check_launched(op, stream);

@@ -31,6 +31,9 @@ struct BlasProduct {
 };
 inline constexpr uintptr_t blas_bias_alignment = 16;
 
+/// Makes the library's handle for the current GPU, where there is none yet.
+void prepare_blas(const char* op);
+
 /// Queues the product, in the precision that matmul_precision() says. False where cuBLASLt has no algorithm for it:
 /// then nothing was done. Same bits every time.
 bool blas_multiply(const char* op, cudaStream_t stream, const BlasProduct& product);

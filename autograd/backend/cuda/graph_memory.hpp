@@ -14,11 +14,13 @@ struct GraphMemory {
   int index = 0;
   std::multimap<int64_t, void*> free;         // to be taken again, by size
   std::unordered_map<void*, int64_t> blocks;  // all, with their sizes
-  std::unordered_map<void*, int64_t> held;    // those that were the program's before they were freed in the capture
+  std::unordered_map<void*, int64_t> held;    // the program's, freed in the capture, or later where they are kept
 };
 
 /// This thread allocates from `memory` from now on; null: from what all share.
 void use_graph_memory(GraphMemory* memory);
+/// A block of the program that the work reads: nobody else gets it before give_back(), even when it is freed.
+void keep_block(GraphMemory& memory, void* data);
 /// Its blocks go back to what all share, those of living tensors when these are freed.
 void give_back(GraphMemory& memory);
 /// From what all share, even in a capture.

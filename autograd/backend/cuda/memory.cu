@@ -46,6 +46,7 @@ struct Cache {
   std::mutex mutex;
   std::multimap<int64_t, void*> blocks;               // freed ones, by size
   std::unordered_map<void*, GraphMemory*> of_graphs;  // blocks that are not for all
+  std::unordered_multimap<void*, GraphMemory*> kept;  // the program's, which graphs read
   CudaMemoryStats stats;
 };
 Cache& cache_of(int index) {
@@ -71,9 +72,11 @@ void* take_kept(std::multimap<int64_t, void*>& blocks, int64_t block) {
   return data;
 }
 
-// Of no use to anyone now.
+// Of no use to anyone now, unless a graph keeps it.
 void free_block(Cache& cache, void* data, int64_t block) {
-  if (keeps_blocks()) {
+  if (const auto found = cache.kept.find(data); found != cache.kept.end()) {
+    found->second->held.emplace(data, block);
+  } else if (keeps_blocks()) {
     cache.blocks.emplace(block, data);
   } else {
     cudaFree(data);  // at the program's end there may be no driver any more: nothing to be done about it
@@ -83,18 +86,6 @@ void free_block(Cache& cache, void* data, int64_t block) {
 
 thread_local GraphMemory* used_graph_memory = nullptr;
 
-// In a capture the driver refuses what it thinks could be meant to be captured, but for a thread that says otherwise.
-class AllowAllocation {
- public:
-  AllowAllocation() { check_cuda("allocate", cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~AllowAllocation() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  AllowAllocation(const AllowAllocation&) = delete;
-  AllowAllocation& operator=(const AllowAllocation&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 void* allocate_from(GraphMemory* graph, int64_t bytes, int index) {
   const int64_t block = rounded(bytes);
   stream_of(cuda(index));
@@ -103,9 +94,8 @@ void* allocate_from(GraphMemory* graph, int64_t bytes, int index) {
   void* data = graph ? take_kept(graph->free, block) : nullptr;
   if (!data) data = take_kept(cache.blocks, block);
   if (!data) {
-    const AllowAllocation allow;
     cudaError_t status = cudaMalloc(&data, static_cast<size_t>(block));
-    if (status == cudaErrorMemoryAllocation && !current_capture()) {
+    if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       give_back(cache);
       status = cudaMalloc(&data, static_cast<size_t>(block));
@@ -151,9 +141,16 @@ void free(void* data, int64_t bytes, int index) {
 
 void use_graph_memory(GraphMemory* memory) { used_graph_memory = memory; }
 
+void keep_block(GraphMemory& memory, void* data) {
+  Cache& cache = cache_of(memory.index);
+  std::lock_guard lock(cache.mutex);
+  if (!memory.blocks.contains(data)) cache.kept.emplace(data, &memory);
+}
+
 void give_back(GraphMemory& memory) {
   Cache& cache = cache_of(memory.index);
   std::lock_guard lock(cache.mutex);
+  std::erase_if(cache.kept, [&](const auto& one) { return one.second == &memory; });
   for (const auto& [data, block] : memory.blocks) cache.of_graphs.erase(data);
   for (const auto& [block, data] : memory.free) free_block(cache, data, block);
   for (const auto& [data, block] : memory.held) free_block(cache, data, block);
