@@ -307,9 +307,9 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
     // As it is where that will do; else brought here first.
     if (from.dtype() == dtype() && from.shape() == shape() && is_contiguous()) {
       from = from.contiguous();
+      impl_->storage->bump_version();  // before: what the GPU found wrong is thrown when the bytes are there
       need_cuda("copy_", device().kind == Device::Kind::cuda ? device() : from.device())
           .copy("copy_", raw_data(), device(), from.raw_data(), from.device(), numel() * element_size(dtype()));
-      impl_->storage->bump_version();
       return *this;
     }
     from = from.to(device());

@@ -1,6 +1,7 @@
 // What the entries of a tensor must be, checked without waiting for the device they are on.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@ struct EntryCheck {
   Raises raises = Raises::index_error;
   Names names = Names::entry_and_position;
   std::string before = {}, after = {};
+  std::atomic<bool>* given = nullptr;  ///< of a warning that is given once: set when it is, and none comes where it is
 };
 
 /// Checks an i64 or floating tensor on a GPU behind what is queued, and returns before that is done. What is found is

@@ -15,6 +15,7 @@
 #include <limits>
 #include <string>
 
+#include <regard/autograd/backend/captured_graph.hpp>
 #include <regard/autograd/backend/entry_check.hpp>
 #include <regard/autograd/backend/kernels.hpp>
 #include <regard/autograd/error.hpp>
@@ -38,8 +39,10 @@ constexpr const char* zeros_and_ones =
     "a "
     "query may attend, pass mask.to(DType::boolean)";
 
-/// On a GPU, which is not waited for: the warning comes later, and only of one of the first masks.
+/// On a GPU, which is not waited for: the warning comes later, and only of one of the first masks. Not in a capture,
+/// where every replay would look again.
 void warn_of_zeros_and_ones_later(const Tensor& mask) {
+  if (current_capture()) return;
   constexpr int most = 64;
   static std::atomic<int> looked_at{0};
   if (looked_at.fetch_add(1, std::memory_order_relaxed) >= most) return;
@@ -50,7 +53,8 @@ void warn_of_zeros_and_ones_later(const Tensor& mask) {
                                             .high = 0,
                                             .raises = EntryCheck::Raises::warning,
                                             .names = EntryCheck::Names::nothing,
-                                            .before = std::string(name) + zeros_and_ones});
+                                            .before = std::string(name) + zeros_and_ones,
+                                            .given = &float_mask_warning_given});
 }
 
 /// Added to the scores, a mask of zeros and ones blocks nothing: most likely it was meant as a boolean one.

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <regard/regard.hpp>
@@ -163,17 +165,42 @@ TEST_CASE("late errors: what is not there is neither read nor written") {
 
 TEST_CASE("late errors: a mask of zeros and ones is warned of when the GPU is waited for, once") {
   std::vector<std::string> warnings;
-  const WarningHandler former = set_warning_handler([&](const std::string& text) { warnings.push_back(text); });
+  bool throws = true;
+  const WarningHandler former = set_warning_handler([&](const std::string& text) {
+    warnings.push_back(text);
+    if (std::exchange(throws, false)) throw std::runtime_error("of the handler");
+  });
   const Tensor x = ones({1, 1, 2, 4}, cuda()), mask = eye(2).to(cuda());
+  {
+    CudaGraph graph;  // is not looked at: each replay would
+    graph.capture([&] { scaled_dot_product_attention(x, x, x, {.mask = mask}); });
+    graph.replay();
+    synchronize(cuda());
+    CHECK(warnings.empty());
+  }
+  embedding(list(cuda(), {9}), grid(cuda()));
+  scaled_dot_product_attention(x, x, x, {.mask = mask});
+  CHECK_THROWS_AS(synchronize(cuda()), IndexError);  // beside what the handler threw
+  CHECK(warnings.size() == 1);
   for (int i = 0; i < 3; ++i) {
     scaled_dot_product_attention(x, x, x, {.mask = mask});
     synchronize(cuda());
   }
   scaled_dot_product_attention(x, x, x, {.mask = mask * 2});
   synchronize(cuda());
+  const Tensor here = x.to(cpu());
+  scaled_dot_product_attention(here, here, here, {.mask = eye(2)});
   set_warning_handler(former);
-  CHECK(warnings.size() <= 1);  // another test may have had it
+  CHECK(warnings.size() == 1);
   for (const std::string& text : warnings) CHECK_THAT(text, Contains("holds only 0 and 1"));
+}
+
+TEST_CASE("late errors: what a copy to the CPU has written counts as written, though it throws") {
+  const Tensor here = zeros({1, 3});
+  const uint32_t before = here.version();
+  const Tensor rows = embedding(list(cuda(), {9}), grid(cuda()));
+  CHECK_THROWS_AS(here.copy_(rows), IndexError);
+  CHECK(here.version() != before);
 }
 
 TEST_CASE("late errors: the mean of a loss counts what is not ignored, as on the CPU") {

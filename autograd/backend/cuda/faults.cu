@@ -5,13 +5,13 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
+#include <regard/autograd/backend/cuda/capture.hpp>
 #include <regard/autograd/backend/cuda/convert.hpp>
 #include <regard/autograd/backend/cuda/layout.hpp>
 #include <regard/autograd/error.hpp>
@@ -87,18 +87,24 @@ __global__ void check_entries_kernel(Layout<1> layout, const E* x, Bounds<Number
   note->site = site;
 }
 
-// ---- What checks there are, one for each op, argument, bounds, shape and layer: few. They stay.
+// ---- What checks there are, one for each op, argument, bounds, shape and layer: few, but where shapes change from
+// step to step. Of these the last ones are known; a graph's stay, since it may be replayed whenever.
+
+constexpr size_t most_sites = 16384;
 
 struct Site {
   EntryCheck check;
   std::string suffix;
   Shape shape;
+  std::string key;
+  bool captured = false;
 };
 struct Sites {
   std::mutex mutex;
-  std::vector<std::unique_ptr<Site>> list;
+  unsigned last = 0;
+  std::unordered_map<unsigned, std::shared_ptr<Site>> known;
+  std::deque<unsigned> oldest;  // those that may be forgotten
   std::unordered_map<std::string, unsigned> numbers;
-  std::set<std::string> warned;
 };
 Sites& sites() {
   static auto* one = new Sites;
@@ -115,18 +121,31 @@ unsigned site_of(const EntryCheck& check, const Shape& shape) {
   for (const std::string& text : {check.before, check.after, suffix}) key.append(text).push_back('\0');
   Sites& all = sites();
   std::lock_guard lock(all.mutex);
-  const auto [found, added] = all.numbers.emplace(std::move(key), 0);
+  const auto [found, added] = all.numbers.emplace(key, 0);
   if (added) {
-    all.list.push_back(std::make_unique<Site>(Site{check, std::move(suffix), shape}));
-    found->second = static_cast<unsigned>(all.list.size());
+    if (++all.last == 0) ++all.last;
+    found->second = all.last;
+    all.known[all.last] = std::make_shared<Site>(Site{check, std::move(suffix), shape, std::move(key)});
+    all.oldest.push_back(all.last);
   }
-  return found->second;
+  const unsigned number = found->second;
+  if (current_capture()) all.known[number]->captured = true;
+  while (all.oldest.size() > most_sites) {
+    const auto old = all.known.find(all.oldest.front());
+    all.oldest.pop_front();
+    if (old->second->captured) continue;
+    all.numbers.erase(old->second->key);
+    all.known.erase(old);
+  }
+  return number;
 }
 
-const Site& site_at(unsigned number) {
+// Null where more checks of other shapes than are known came between it and the wait.
+std::shared_ptr<const Site> site_at(unsigned number) {
   Sites& all = sites();
   std::lock_guard lock(all.mutex);
-  return *all.list[number - 1];
+  const auto found = all.known.find(number);
+  return found == all.known.end() ? nullptr : found->second;
 }
 
 // ---- A GPU's notes
@@ -164,6 +183,7 @@ Note taken(volatile Note& note) {
   Note copy{};
   copy.site = note.site;
   if (copy.site == 0) return copy;
+  std::atomic_thread_fence(std::memory_order_acquire);  // what was written before the site
   copy.floating = note.floating;
   copy.position = note.position;
   copy.integer = note.integer;
@@ -172,13 +192,12 @@ Note taken(volatile Note& note) {
 }
 
 void raise(const Note& note) {
-  const Site& site = site_at(note.site);
-  if (site.check.raises == EntryCheck::Raises::warning) {  // each is given once
-    Sites& all = sites();
-    std::lock_guard lock(all.mutex);
-    if (!all.warned.insert(site.check.before).second) return;
-  }
-  raise_entry_error(site.check, site.suffix, site.shape, note.position,
+  const std::shared_ptr<const Site> site = site_at(note.site);
+  check<IndexError>(site != nullptr, "check", "an entry of a tensor was out of its bounds, more than ", most_sites,
+                    " checks ago: set_cuda_synchronous(true) tells of which");
+  const EntryCheck& check = site->check;
+  if (check.raises == EntryCheck::Raises::warning && check.given && check.given->exchange(true)) return;
+  raise_entry_error(check, site->suffix, site->shape, note.position,
                     note.floating ? Scalar(note.number) : Scalar(note.integer));
 }
 
@@ -218,7 +237,11 @@ void raise_noted(int index) {
     fault = taken(notes->fault);
     warning = taken(notes->warning);
   }
-  if (warning.site != 0) raise(warning);
+  try {
+    if (warning.site != 0) raise(warning);
+  } catch (...) {  // from the program's handler: a fault is worse
+    if (fault.site == 0) throw;
+  }
   if (fault.site != 0) raise(fault);
 }
 
