@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <regard/autograd/backend/entry_check.hpp>
 #include <regard/regard.hpp>
 
 namespace late_errors_test {
@@ -201,6 +202,19 @@ TEST_CASE("late errors: what a copy to the CPU has written counts as written, th
   const Tensor rows = embedding(list(cuda(), {9}), grid(cuda()));
   CHECK_THROWS_AS(here.copy_(rows), IndexError);
   CHECK(here.version() != before);
+}
+
+TEST_CASE("late errors: of very many checks the last are known, and those of graphs") {
+  const Tensor ids = list(cuda(), {0, 1}), table = grid(cuda());
+  Tensor rows;
+  CudaGraph graph;
+  graph.capture([&] { rows = embedding(ids, table); });
+  embedding(list(cuda(), {9}), table);
+  for (int i = 0; i < 4200; ++i) check_entries_later(ids, {.low = 0, .high = 3, .before = std::to_string(i)});
+  CHECK_THROWS_WITH(synchronize(cuda()), Contains("set_cuda_synchronous(true) tells"));
+  ids.copy_(from_vector<int64_t>({0, 8}, {2}));
+  graph.replay();
+  CHECK_THROWS_WITH(synchronize(cuda()), Contains("embedding: id 8 at position [1] is outside [0, 4)"));
 }
 
 TEST_CASE("late errors: the mean of a loss counts what is not ignored, as on the CPU") {

@@ -90,7 +90,7 @@ __global__ void check_entries_kernel(Layout<1> layout, const E* x, Bounds<Number
 // ---- What checks there are, one for each op, argument, bounds, shape and layer: few, but where shapes change from
 // step to step. Of these the last ones are known; a graph's stay, since it may be replayed whenever.
 
-constexpr size_t most_sites = 16384;
+constexpr size_t most_sites = 4096;
 
 struct Site {
   EntryCheck check;
