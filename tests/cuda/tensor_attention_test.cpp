@@ -68,4 +68,53 @@ TEST_CASE("cuda attention in 16 bits: heads that are too wide are computed in f3
   }
 }
 
+TEST_CASE("cuda attention in 16 bits: rows that a float mask wholly sets to large numbers") {
+  struct Case {
+    DType dtype;
+    double added;
+    int64_t queries, keys;  // few queries: the keys come in parts
+  };
+  Generator generator(23);
+  for (const Case& c : {Case{DType::bf16, -1e9, 20, 37},
+                        {DType::bf16, -0x1.fep127, 20, 37},
+                        {DType::bf16, 1e9, 20, 37},
+                        {DType::f16, -65504, 20, 37},
+                        {DType::bf16, -1e9, 3, 600},
+                        {DType::bf16, -0x1.fep127, 3, 600}})
+    for (bool rest_too : {false, true}) {  // all rows, or the second alone
+      INFO(c.dtype << " " << c.added << " S " << c.keys << " all rows " << rest_too);
+      Problem p({1, 2, 1, c.queries, c.keys, 24, 24}, c.dtype, Layout::dense, generator);
+      // In f32 such a row has the mask's number as each score: of a query of zeros so it has in f64.
+      Tensor q = p.q.cpu.clone(), mask = zeros({c.queries, c.keys}, DType::f64);
+      (rest_too ? q : q.narrow(2, 1, 1)).fill_(0);
+      (rest_too ? mask : mask.narrow(0, 1, 1)).fill_(c.added);
+      p.q = numbers_on_both(q, c.dtype);
+      p.set_mask(mask);
+      check(p);
+      check(p, {.from_delta = true});
+    }
+}
+
+TEST_CASE("cuda attention in 16 bits: products of queries and keys up to 1e9") {
+  Generator generator(29);
+  for (DType dtype : {DType::bf16, DType::f16})
+    for (bool causal : {false, true})
+      for (int64_t queries : {20, 192}) {  // tiles without masks where there are many
+        INFO(dtype << " causal " << causal << " L " << queries);
+        Problem p({1, 2, 2, queries, queries, 64, 64}, dtype, Layout::dense, generator);
+        const double large = 8192;
+        p.q = numbers_on_both(p.q.cpu * large, dtype);
+        p.k = numbers_on_both(p.k.cpu * large, dtype);
+        p.settings.causal = causal;
+        const Result want = run(p, false);
+        const Tensor delta = (p.dy.cpu * want.y).sum({-1}).to(DType::f32).to(cuda());
+        const Result got = run(p, true, {.delta = delta});
+        // One key has the whole weight, so that gradients of scores are 0 but for rounding.
+        check_near("y", got.y, want.y, 0.01);
+        check_near("dv", got.dv, want.dv, 0.01);
+        check_near("dq", got.dq, want.dq, 1e-4, large);
+        check_near("dk", got.dk, want.dk, 1e-4, large);
+      }
+}
+
 }  // namespace tensor_attention_test

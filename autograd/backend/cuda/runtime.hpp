@@ -36,11 +36,14 @@ void wait(const char* op, Device device);
 /// After a launch: its error, and in synchronous mode that of the kernel itself.
 void check_launched(const char* op, cudaStream_t stream);
 
-/// How a kernel is launched: blocks, threads of a block, bytes of dynamic shared memory.
+/// How a kernel is launched: blocks, threads of a block, bytes of dynamic shared memory, and the most that any launch
+/// of this kernel has (0: always as many as this one). The last must not depend on the launch: it is set for the kernel
+/// as a whole, and another thread's launch may come between.
 struct Grid {
   dim3 blocks;
   dim3 threads;
   size_t shared = 0;
+  size_t most_shared = 0;
 };
 
 /// Runs a kernel on a stream. `op` is named in errors. A grid without blocks runs nothing.
@@ -49,8 +52,9 @@ void launch(const char* op, cudaStream_t stream, const Grid& grid, void (*kernel
             Arguments&&... arguments) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
   if (grid.shared > 48 * 1024)
-    check_cuda(op, cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                        cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared)));
+    check_cuda(op,
+               cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(grid.most_shared > 0 ? grid.most_shared : grid.shared)));
   cudaLaunchConfig_t config{};
   config.gridDim = grid.blocks;
   config.blockDim = grid.threads;

@@ -19,12 +19,14 @@ constexpr size_t forward_shared(int rows) {
   return static_cast<size_t>(rows + 2 * Tile::columns) * Tile::stride * sizeof(typename Tile::E);
 }
 
-/// Of the two rows of each part that this lane has elements of. Scores are in powers of two.
+/// Of the two rows of each part that this lane has elements of.
 template <class Tile>
 struct RunningSoftmax {
   float largest[Tile::warp_parts][2], total[Tile::warp_parts][2];  // total: of this lane's columns alone
 
-  __device__ RunningSoftmax() {
+  float to_power;  // times a difference of scores: the power of two that is its exponential
+
+  __device__ explicit RunningSoftmax(float factor) : to_power(factor) {
 #pragma unroll
     for (int i = 0; i < Tile::warp_parts; ++i)
 #pragma unroll
@@ -45,14 +47,14 @@ struct RunningSoftmax {
         for (int j = 0; j < Tile::score_parts; ++j)
           most = Larger()(Larger()(most, scores[i][j][2 * r]), scores[i][j][2 * r + 1]);
         most = warp_reduce(most, Larger(), 4);
-        const float shift = shift_of(most), rescale = quick_exp2(largest[i][r] - shift);
+        const float shift = shift_of(most), rescale = quick_exp2((largest[i][r] - shift) * to_power);
         largest[i][r] = most;
         total[i][r] *= rescale;
 #pragma unroll
         for (int j = 0; j < Tile::score_parts; ++j)
 #pragma unroll
           for (int e = 2 * r; e < 2 * r + 2; ++e) {
-            scores[i][j][e] = quick_exp2(scores[i][j][e] - shift);
+            scores[i][j][e] = quick_exp2((scores[i][j][e] - shift) * to_power);
             total[i][r] += scores[i][j][e];
           }
 #pragma unroll
@@ -108,10 +110,11 @@ __global__ void __launch_bounds__(Tile::most_threads)
   };
   const bool blocks_keys = Tile::masked && p.blocks_keys();
 
-  RunningSoftmax<Tile> softmax;
+  // Without masks scores are left as the products of queries and keys, which saves a multiplication each: the scale is
+  // above 0 then, see tensor_attention().
+  RunningSoftmax<Tile> softmax(Tile::masked ? log2_of_e<float> : p.scale * log2_of_e<float>);
   typename Tile::Result output;
   set_zero_result<Tile>(output);
-  const float log2_scale = p.scale * log2_of_e<float>;
   int visible[Tile::warp_parts][2];  // keys to each of this lane's queries
 #pragma unroll
   for (int i = 0; i < Tile::warp_parts; ++i)
@@ -138,12 +141,12 @@ __global__ void __launch_bounds__(Tile::most_threads)
     each_score<Tile>([&](int i, int j, int e) {
       float& score = scores[i][j][e];
       const int at = key + Tile::column(j, e);
-      if (!plain && (at >= visible[i][e / 2] || !has_bit(allowed[i], j, e)))
+      if (!plain && (at >= visible[i][e / 2] || !has_bit(allowed[i], j, e))) {
         score = -infinity<float>();
-      else if (!plain && Tile::adds_to_scores(p))
-        score = mask.masked(p, first_query + Tile::row(i, e), at, score * p.scale) * log2_of_e<float>;
-      else
-        score *= log2_scale;
+      } else if (Tile::masked) {
+        score = tensor_scaled(p, score);
+        if (Tile::adds_to_scores(p)) score = mask.masked(p, first_query + Tile::row(i, e), at, score);
+      }
     });
     softmax.add(scores, output);
     if (Tile::drops(p)) {
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(Tile::most_threads)
     for (int r = 0; r < 2; ++r) {
       softmax.total[i][r] = warp_reduce(softmax.total[i][r], Plus(), 4);
       factor[i][r] = softmax.total[i][r] == 0 ? 0 : 1 / softmax.total[i][r];
-      softmax.largest[i][r] /= log2_of_e<float>;
+      if (!Tile::masked) softmax.largest[i][r] = tensor_scaled(p, softmax.largest[i][r]);
     }
   const int64_t first_row = static_cast<int64_t>(head) * p.queries;
   // Calls f(i, r, query) for the rows whose statistics are this lane's to write.
@@ -211,7 +214,9 @@ void run_forward(const AttentionProblem<E>& p, const Tensor& y) {
   const HeadRows<E> y_rows = rows_of<E>(y);
   cudaStream_t stream = stream_of(y);
   const dim3 grid(static_cast<unsigned>(blocks), 1, static_cast<unsigned>(count));
-  launch(name, stream, {grid, dim3(static_cast<unsigned>(32 * warps)), forward_shared<Tile>(rows)},
+  launch(name, stream,
+         {grid, dim3(static_cast<unsigned>(32 * warps)), forward_shared<Tile>(rows),
+          forward_shared<Tile>(Tile::most_rows)},
          tensor_attention_kernel<Tile>, p, y_rows, memory.parts());
   if (count > 1)
     launch(name, stream, row_grid(heads * p.queries, std::max(1, p.value_width), 128), join_parts_kernel<E>, p, y_rows,
@@ -226,7 +231,7 @@ void tensor_attention(const Tensor& y, const Tensor& statistics, const Tensor& q
   visit_half(q.dtype(), [&]<class E>(E) {
     const auto p = make_attention_problem<E>(statistics, q, k, v, mask, key_mask, alibi, settings);
     if (int64_t{p.batch} * p.heads * p.queries == 0) return;
-    const bool large = p.is_plain() && fills_gpu<128>(int64_t{p.batch} * p.heads, p.queries);
+    const bool large = p.is_plain() && p.scale > 0 && fills_gpu<128>(int64_t{p.batch} * p.heads, p.queries);
     if (std::max(p.width, p.value_width) <= 64)
       large ? run_forward<TensorTile<E, 64, 64, false, 2>>(p, y) : run_forward<TensorTile<E, 64, 64, true>>(p, y);
     else

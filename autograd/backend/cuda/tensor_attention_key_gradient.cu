@@ -41,7 +41,6 @@ __global__ void __launch_bounds__(Tile::most_threads, 2)
   const int head = static_cast<int>(blockIdx.x) / tiles, n = head / key_heads, key_head = head - n * key_heads;
   const int first_key = (static_cast<int>(blockIdx.x) - head * tiles) * block_rows;
   const bool wants_dk = static_cast<bool>(to_dk.rows), wants_dv = static_cast<bool>(to_dv.rows);
-  const float log2_scale = p.scale * log2_of_e<float>;
 
   // Tiles of queries that see any of these keys, one head after the other.
   const int first_seeing = p.causal ? max(0, first_key - (p.keys - p.queries)) / Tile::columns : 0;
@@ -109,10 +108,8 @@ __global__ void __launch_bounds__(Tile::most_threads, 2)
       const int query = first_query + Tile::column(j, e), key = first_key + Tile::row(i, e);
       const bool is_allowed = plain || (query < p.queries && key < p.visible_keys(query) && has_bit(allowed[i], j, e));
       float& score = scores[i][j][e];
-      if (!plain && is_allowed && Tile::adds_to_scores(p))
-        score = mask.masked(p, query, key, score * p.scale) * log2_of_e<float>;
-      else
-        score *= log2_scale;
+      score = tensor_scaled(p, score);
+      if (!plain && is_allowed && Tile::adds_to_scores(p)) score = mask.masked(p, query, key, score);
       tensor_score_gradient<Tile>(p, rows[place + Tile::column(j, e)], is_allowed, has_bit(kept[i], j, e), score,
                                   gradients[i][j][e]);
     });
@@ -149,7 +146,8 @@ void run(const AttentionProblem<E>& p, const Tensor& dk, const Tensor& dv, cudaS
   const Target<E> key_target(dk, true, parts), value_target(dv, true, parts);
   const auto to = [](const Target<E>& x) { return TensorGradient<E>{x.rows(), x.parts(), x.part()}; };
   const dim3 grid(static_cast<unsigned>(blocks), 1, static_cast<unsigned>(parts));
-  launch(name, stream, {grid, dim3(static_cast<unsigned>(32 * warps)), key_shared<Tile>(rows)},
+  launch(name, stream,
+         {grid, dim3(static_cast<unsigned>(32 * warps)), key_shared<Tile>(rows), key_shared<Tile>(Tile::most_rows)},
          tensor_key_gradient_kernel<Tile>, p, to(key_target), to(value_target));
   key_target.finish(name);
   value_target.finish(name);

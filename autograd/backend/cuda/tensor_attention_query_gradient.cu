@@ -32,7 +32,6 @@ __global__ void __launch_bounds__(Tile::most_threads, 2)
   const E* const k_rows = p.k.at(n, h / p.group);
   const E* const v_rows = p.v.at(n, h / p.group);
   const bool blocks_keys = Tile::masked && p.blocks_keys();
-  const float log2_scale = p.scale * log2_of_e<float>;
 
   TensorRow rows[Tile::warp_parts][2];
   int visible[Tile::warp_parts][2];  // keys to each of this lane's queries
@@ -89,10 +88,9 @@ __global__ void __launch_bounds__(Tile::most_threads, 2)
       const int at = key + Tile::column(j, e);
       const bool is_allowed = plain || (at < visible[i][e / 2] && has_bit(allowed[i], j, e));
       float& score = scores[i][j][e];
+      score = tensor_scaled(p, score);
       if (!plain && is_allowed && Tile::adds_to_scores(p))
-        score = mask.masked(p, first_query + Tile::row(i, e), at, score * p.scale) * log2_of_e<float>;
-      else
-        score *= log2_scale;
+        score = mask.masked(p, first_query + Tile::row(i, e), at, score);
       tensor_score_gradient<Tile>(p, rows[i][e / 2], is_allowed, has_bit(kept[i], j, e), score, gradients[i][j][e]);
     });
     add_weighted<Tile>(result, gradients, k + place * Tile::stride, p.width);
@@ -115,8 +113,8 @@ void run(const AttentionProblem<E>& p, const Target<E>& dq, cudaStream_t stream)
   const int warps = tensor_warps<Tile>(heads, p.queries), rows = warps * Tile::warp_rows;
   const dim3 grid(static_cast<unsigned>(heads * ((p.queries + rows - 1) / rows)));
   launch("scaled_dot_product_attention", stream,
-         {grid, dim3(static_cast<unsigned>(32 * warps)), query_shared<Tile>(rows)}, tensor_query_gradient_kernel<Tile>,
-         p, dq.rows(), dq.parts());
+         {grid, dim3(static_cast<unsigned>(32 * warps)), query_shared<Tile>(rows), query_shared<Tile>(Tile::most_rows)},
+         tensor_query_gradient_kernel<Tile>, p, dq.rows(), dq.parts());
 }
 
 }  // namespace

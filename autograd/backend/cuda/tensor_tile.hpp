@@ -162,6 +162,13 @@ __device__ void add_weighted(typename Tile::Result& result, const typename Tile:
   }
 }
 
+/// The product of a query and a key to the score. Never fused with what is added or taken away next: the difference of
+/// a large score to the row's largest is right only where both are rounded alike.
+template <class Problem>
+__device__ float tensor_scaled(const Problem& p, float product) {
+  return __fmul_rn(product, p.scale);
+}
+
 // ---- Bits of masks
 
 /// A bit for each of this lane's scores: bit 4j + e of word i is test(row(i, e), column(j, e)). Whether any is set. One
