@@ -83,6 +83,12 @@ struct Warp {
   uint64_t values[warp_size] = {};
 };
 
+// What cp.async has begun.
+struct Copy {
+  void* to;
+  const void* from;  // null: zeros
+};
+
 struct Thread {
   boost::context::fiber fiber, back;
   Switch own;
@@ -93,6 +99,7 @@ struct Thread {
   const Barrier* waits_for = nullptr;
   uint64_t waits_while = 0;
   const char* waits_in = "";
+  std::vector<Copy> copies;
 };
 
 class Runner {
@@ -104,6 +111,8 @@ class Runner {
   unsigned vote(unsigned mask, bool value);
   void meet(void* own, void (*work)(void* const*), const char* name);
   void find_fault(const char* what) { conflict_ = what; }
+  void copy_later(void* to, const void* from, bool whole);
+  void finish_copies();
   int count_in_block(bool value);
   unsigned lane() const { return current_->number % warp_size; }
   void* shared() const { return shared_; }
@@ -147,7 +156,8 @@ std::mutex& mutex() {
   return one;
 }
 Order order = Order::alternating;
-std::map<const void*, uint64_t> launches;  // of each kernel
+std::map<const void*, uint64_t> launches;    // of each kernel
+std::map<const void*, size_t> least_shared;  // of each kernel, the least of all limits that were set for it
 std::string last;
 
 // A thread's fiber runs one body after the other, one a block.
@@ -263,6 +273,23 @@ void Runner::meet(void* own, void (*work)(void* const*), const char* name) {
   wait_for_warp(all, name);
 }
 
+// What stands there until the thread waits is open on a GPU: NaN, so that a read too early shows.
+void Runner::copy_later(void* to, const void* from, bool whole) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
+    conflict_ = "cp.async: an address is no multiple of 16";
+  std::memset(to, 0xff, 16);
+  current_->copies.push_back({to, whole ? from : nullptr});
+}
+
+void Runner::finish_copies() {
+  for (const Copy& copy : current_->copies)
+    if (copy.from)
+      std::memcpy(copy.to, copy.from, 16);
+    else
+      std::memset(copy.to, 0, 16);
+  current_->copies.clear();
+}
+
 int Runner::count_in_block(bool value) {
   counted_ += value ? 1 : 0;
   wait_for_block("__syncthreads_count");
@@ -306,6 +333,7 @@ bool Runner::run_block() {
   for (unsigned i = 0; i < count_; ++i) {
     threads_[i]->started = threads_[i]->finished = false;
     threads_[i]->waits_for = nullptr;
+    threads_[i]->copies.clear();
   }
   // A warp runs for as long as it can before the next one does: what warps wait for each other with is seen to be
   // there.
@@ -406,14 +434,34 @@ cudaError_t run_grid(const dim3& grid, const dim3& block, size_t shared_bytes, c
   return status;
 }
 
+// The least, not the latest: another thread's launch may have set its own in between.
+bool allows_shared(const void* kernel, size_t bytes) {
+  std::lock_guard lock(mutex());
+  const auto limit = least_shared.find(kernel);
+  const bool allowed = bytes <= std::max<size_t>(48 * 1024, limit == least_shared.end() ? 0 : limit->second);
+  if (!allowed) last = "more dynamic shared memory than the least that was set for the kernel";
+  return allowed;
+}
+
 void wait_for_block() { runner().wait_for_block("__syncthreads"); }
 void wait_for_warp(unsigned mask) { runner().wait_for_warp(mask, "__syncwarp"); }
 uint64_t exchange(unsigned mask, uint64_t value, unsigned lane) { return runner().exchange(mask, value, lane); }
 unsigned vote(unsigned mask, bool value) { return runner().vote(mask, value); }
 void meet(void* own, void (*work)(void* const*), const char* name) { runner().meet(own, work, name); }
 void find_fault(const char* what) { runner().find_fault(what); }
+void copy_later(void* to, const void* from, bool whole) { runner().copy_later(to, from, whole); }
+void finish_copies() { runner().finish_copies(); }
 int count_in_block(bool value) { return runner().count_in_block(value); }
 unsigned lane() { return runner().lane(); }
 void* shared_memory() { return runner().shared(); }
 
 }  // namespace cuda_host
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+  if (value < 0 || value > 227 * 1024) return cudaErrorInvalidValue;
+  std::lock_guard lock(cuda_host::mutex());
+  const auto bytes = static_cast<size_t>(value);
+  const auto [limit, first] = cuda_host::least_shared.try_emplace(kernel, bytes);
+  limit->second = std::min(limit->second, bytes);
+  return cudaSuccess;
+}

@@ -130,11 +130,7 @@ enum cudaMemcpyKind {
   cudaMemcpyDeviceToDevice,
   cudaMemcpyDefault
 };
-enum cudaMemoryType {
-  cudaMemoryTypeUnregistered,
-  cudaMemoryTypeHost,
-  cudaMemoryTypeDevice
-};
+enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
 struct cudaPointerAttributes {
   cudaMemoryType type;
   int device;
@@ -151,7 +147,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 // ---- Launching
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -166,14 +162,19 @@ bool record(cudaStream_t stream, const std::function<cudaError_t()>& work);
 
 cudaError_t run_grid(const dim3& grid, const dim3& block, size_t shared_bytes, const void* kernel,
                      const std::function<void()>& thread);
-void wait_for_block();                                             // __syncthreads
-void wait_for_warp(unsigned mask);                                 // __syncwarp
-uint64_t exchange(unsigned mask, uint64_t value, unsigned lane);   // the value that the lane gave
-unsigned vote(unsigned mask, bool value);                          // a bit for each lane of the mask
-int count_in_block(bool value);                                    // __syncthreads_count
+void wait_for_block();                                            // __syncthreads
+void wait_for_warp(unsigned mask);                                // __syncwarp
+uint64_t exchange(unsigned mask, uint64_t value, unsigned lane);  // the value that the lane gave
+unsigned vote(unsigned mask, bool value);                         // a bit for each lane of the mask
+int count_in_block(bool value);                                   // __syncthreads_count
 /// All 32 lanes of the warp meet; `work` runs once, on what each of them gave.
 void meet(void* own, void (*work)(void* const* given), const char* name);
-void find_fault(const char* what);                                 // the launch fails of it
+void find_fault(const char* what);  // the launch fails of it
+/// Whether the kernel may have so much dynamic shared memory.
+bool allows_shared(const void* kernel, size_t bytes);
+/// cp.async of 16 bytes: NaN until this thread waits. `whole` false: zeros.
+void copy_later(void* to, const void* from, bool whole);
+void finish_copies();
 unsigned lane();
 void* shared_memory();
 
@@ -192,6 +193,8 @@ T shuffle(unsigned mask, T value, unsigned lane) {
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  if (!cuda_host::allows_shared(reinterpret_cast<const void*>(kernel), config->dynamicSmemBytes))
+    return cudaErrorInvalidValue;
   // Every thread gets copies of its own, as on a GPU.
   const auto run = [how = *config, kernel, values = std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)] {
     return cuda_host::run_grid(how.gridDim, how.blockDim, how.dynamicSmemBytes, reinterpret_cast<const void*>(kernel),
@@ -247,32 +250,42 @@ T cuda_host_exchange(T* at, T value) {
   *at = value;
   return former;
 }
-// One thread runs at a time: an atomic operation is a plain one. As in CUDA there are int, unsigned, unsigned long long,
-// float and double.
+// One thread runs at a time: an atomic operation is a plain one. As in CUDA there are int, unsigned, unsigned long
+// long, float and double.
 template <class T>
-T atomicAdd(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, static_cast<T>(*at + value)); }
+T atomicAdd(T* at, std::type_identity_t<T> value) {
+  return cuda_host_exchange(at, static_cast<T>(*at + value));
+}
 template <class T>
-T atomicMax(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, *at < value ? value : *at); }
+T atomicMax(T* at, std::type_identity_t<T> value) {
+  return cuda_host_exchange(at, *at < value ? value : *at);
+}
 template <class T>
-T atomicMin(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, value < *at ? value : *at); }
+T atomicMin(T* at, std::type_identity_t<T> value) {
+  return cuda_host_exchange(at, value < *at ? value : *at);
+}
 template <class T>
-T atomicExch(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, value); }
+T atomicExch(T* at, std::type_identity_t<T> value) {
+  return cuda_host_exchange(at, value);
+}
 template <class T>
-T atomicOr(T* at, std::type_identity_t<T> value) { return cuda_host_exchange(at, static_cast<T>(*at | value)); }
+T atomicOr(T* at, std::type_identity_t<T> value) {
+  return cuda_host_exchange(at, static_cast<T>(*at | value));
+}
 template <class T>
 T atomicCAS(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
   return cuda_host_exchange(at, *at == expected ? value : *at);
 }
 
 template <class T>
-T __ldg(const T* at) { return *at; }
+T __ldg(const T* at) {
+  return *at;
+}
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __popcll(unsigned long long x) { return std::popcount(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
-inline unsigned __umulhi(unsigned a, unsigned b) {
-  return static_cast<unsigned>((static_cast<uint64_t>(a) * b) >> 32);
-}
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((static_cast<uint64_t>(a) * b) >> 32); }
 __extension__ using cuda_host_uint128 = unsigned __int128;
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>((static_cast<cuda_host_uint128>(a) * b) >> 64);
