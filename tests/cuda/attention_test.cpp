@@ -56,12 +56,27 @@ TEST_CASE("cuda attention: no queries, no keys, no width, no heads") {
                          {2, 2, 1, 3, 4, 2, 0},
                          {2, 2, 1, 3, 4, 0, 0},
                          {0, 2, 1, 3, 4, 2, 2},
-                         {2, 0, 0, 3, 4, 2, 2}}) {
-    Problem p(s, DType::f32, Layout::dense, generator);
-    p.settings.causal = true;
-    INFO(s.text());
-    check(p);
-  }
+                         {2, 0, 0, 3, 4, 2, 2}})
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Problem p(s, dtype, Layout::dense, generator);
+      p.settings.causal = true;
+      INFO(s.text() << " " << dtype);
+      check(p);
+    }
+}
+
+TEST_CASE("cuda attention: delta is the sum of the output times its gradient") {
+  Generator generator(19);
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
+    for (int64_t width : {1, 7, 16, 72, 130})
+      for (Layout layout : {Layout::dense, Layout::split_heads, Layout::columns_apart, Layout::odd_offset}) {
+        INFO(dtype << " width " << width << " layout " << static_cast<int>(layout));
+        const Shape shape{2, 3, 5, width};
+        const Pair y = laid_out(shape, dtype, layout, generator), dy = laid_out(shape, dtype, layout, generator);
+        const Tensor delta = empty({2, 3, 5}, {is_narrow(dtype) ? DType::f32 : dtype, cuda()});
+        kernels(y.gpu).attention_delta(delta, dy.gpu, y.gpu);
+        check_near("delta", delta, (dy.cpu * y.cpu).sum({-1}), dtype == DType::f64 ? 1e-14 : 2e-6);
+      }
 }
 
 TEST_CASE("cuda attention: every kind of mask, causal order, ALiBi and dropout together") {

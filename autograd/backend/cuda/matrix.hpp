@@ -15,7 +15,7 @@
 
 namespace regard::cuda_backend {
 
-/// c += a b. The products are exact, the sums are f32.
+/// c += a b. The products are exact; sums are kept in f32, whose rounding the GPU chooses.
 template <class E>
 __device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   static_assert(is_half<E>);
