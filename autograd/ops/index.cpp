@@ -25,7 +25,8 @@ void check_indices(const char* op, const char* what, const Tensor& index, int64_
   if (index.numel() == 0) return;
   if (index.device() != cpu() && size > 0) {
     std::ostringstream after;
-    (after << " is outside [0, " << size << ")" << ... << of);
+    after << " is outside [0, " << size << ")";
+    (after << ... << of);
     return check_entries_later(
         index, {.low = 0, .high = size - 1, .before = std::string(op) + ": " + what + " ", .after = after.str()});
   }
