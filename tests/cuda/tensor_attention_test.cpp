@@ -95,6 +95,14 @@ TEST_CASE("cuda attention in 16 bits: rows that a float mask wholly sets to larg
     }
 }
 
+TEST_CASE("cuda attention in 16 bits: a kernel in blocks of two warps and of four") {
+  Generator generator(31);
+  for (int64_t length : {20, 65, 20}) {
+    INFO("L " << length);
+    check(Problem({2, 1, 1, length, length, 128, 128}, DType::bf16, Layout::dense, generator));
+  }
+}
+
 TEST_CASE("cuda attention in 16 bits: products of queries and keys up to 1e9") {
   Generator generator(29);
   for (DType dtype : {DType::bf16, DType::f16})
