@@ -693,6 +693,10 @@ class Runner {
                 backward({t}, {.grad_outputs = {ones(t.shape(), {t.dtype(), t.device()})}, .retain_graph = true});
           } catch (const Error&) {
           }
+          try {
+            synchronize(device_);  // what a GPU finds later
+          } catch (const Error&) {
+          }
         });
       }
       check_untouched(made, "a call with another input");

@@ -1,6 +1,7 @@
 // The Profiler: which events there are, what they say of shapes, bytes, operations and layers, and its trace.
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -482,10 +483,11 @@ TEST_CASE("Every kernel of the table is seen") {
   const Kernels& own = own_kernels(Device{});
   Profiler profiler;
   const Kernels& noted = kernels(Device{});
+  constexpr size_t rows = offsetof(Kernels, widest_narrow_attention) / sizeof(void*);  // behind them are limits
   static_assert(sizeof(Kernels) % sizeof(void*) == 0);
   const auto* a = reinterpret_cast<void* const*>(&own);
   const auto* b = reinterpret_cast<void* const*>(&noted);
-  for (size_t i = 0; i < sizeof(Kernels) / sizeof(void*); ++i) {
+  for (size_t i = 0; i < rows; ++i) {
     INFO("row " << i << " of Kernels has no line in profiler_kernels.cpp");
     CHECK(a[i] != b[i]);
   }
