@@ -162,7 +162,6 @@ Table loss_cases() {
     OpCase row = cross(variant, o, std::move(sets));
     row.op = "nll_loss";
     row.composed = {};
-    row.of_halves = {};
     row.function = [o](T in) {
       return nll_loss(in[0], in[1],
                       {.weight = o.weighted ? in[2] : Tensor(), .ignore_index = o.ignore, .reduction = o.reduction});
