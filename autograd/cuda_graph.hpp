@@ -35,15 +35,15 @@ class CapturedGraph;
 /// when it was captured: new inputs are written into the same tensors (copy_()), and results are in the same tensors
 /// (`loss`, parameters, their gradients). Those that the step uses from before the capture must live, and stay where
 /// they are, as long as there are replays; what an optimizer uses is checked, and the graph keeps the gradients that it
-/// reads. What it makes lies in memory of its own,
-/// which the graph keeps.
+/// reads. What it makes lies in memory of its own, which the graph keeps.
 ///
 /// What changes from step to step: optimizers count their steps and take the learning rate of the moment, and dropout
 /// and the other random ops take new numbers of the default generator, at each replay as without a graph. All else on
 /// the CPU is done at the capture alone: ifs, prints, numbers that are given to ops, generators of one's own.
 ///
-/// What waits for the GPU (item(), to_vector(), to(cpu()), clip_grad_norm(), GradScaler::step()) or copies from the CPU
-/// is a DeviceError in a capture, and names itself. Bad indices are found as always (cuda.hpp), behind a replay.
+/// What waits for the GPU (item(), to_vector(), to(cpu()), clip_grad_norm()) or copies from the CPU is a DeviceError in
+/// a capture, and names itself; so is an optim::GradScaler. Bad indices are found as always (cuda.hpp), behind a
+/// replay.
 class CudaGraph {
  public:
   /// Of this GPU; a DeviceError where there is none.

@@ -36,8 +36,7 @@ std::atomic<bool> float_mask_warning_given{false};
 
 constexpr const char* zeros_and_ones =
     ": a float mask is added to the scores, and this one holds only 0 and 1, which blocks nothing; where 1 means that "
-    "a "
-    "query may attend, pass mask.to(DType::boolean)";
+    "a query may attend, pass mask.to(DType::boolean)";
 
 /// On a GPU, which is not waited for: the warning comes later, and only of one of the first masks. Not in a capture,
 /// where every replay would look again.

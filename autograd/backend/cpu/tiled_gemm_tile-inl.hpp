@@ -94,8 +94,9 @@ HWY_INLINE void keep_apart() { asm volatile("" ::: "memory"); }
 // What a compiler takes for changed: it adds such a number where it is used, and keeps no sums of it in registers.
 HWY_INLINE void forget(int64_t& number) { asm volatile("" : "+r"(number)); }
 
-// sum += left * right, in the order in which it is written and with `sum` in one register all the time. Compilers know
-// better where it is left to them, run out of the 16 registers there are, and read an operand again for every use.
+// sum += left * right, in the order in which it is written and with `sum` in one register all the time. From
+// hn::MulAdd() compilers make another order, for which the 16 registers of AVX2 are too few, and read B again for every
+// row.
 template <class V>
 HWY_INLINE void add_product(V left, V right, V& sum) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
