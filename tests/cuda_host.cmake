@@ -5,12 +5,13 @@ find_package(Boost REQUIRED COMPONENTS context)
 
 file(GLOB cuda_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/autograd/backend/cuda/*.cu")
 file(GLOB cuda_runtime CONFIGURE_DEPENDS cuda_host/*.cpp)
-set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
+set_source_files_properties(${cuda_kernels} PROPERTIES
+  LANGUAGE CXX COMPILE_OPTIONS "-xc++;${regard_sanitize_kernel_options}")
 add_library(regard_cuda_host OBJECT ${cuda_kernels} ${cuda_runtime})
 target_include_directories(regard_cuda_host PUBLIC cuda_host/include)
 target_compile_definitions(regard_cuda_host PRIVATE REGARD_CUDA_EXACT_BLOCKS)
 target_link_libraries(regard_cuda_host PUBLIC regard::regard PRIVATE BLIS::BLIS Boost::context)
 regard_warnings(regard_cuda_host)
 target_compile_options(regard_cuda_host
-  PUBLIC -Wno-unknown-pragmas  # `#pragma unroll` is nvcc's
+  PUBLIC -Wno-unknown-pragmas $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>  # `#pragma unroll` is for nvcc
   PRIVATE -ffp-contract=off $<$<CONFIG:Release>:-O1>)

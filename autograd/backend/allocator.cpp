@@ -32,18 +32,17 @@ int bucket(int64_t block) {  // block is a rounded size
   return power * 4 + static_cast<int>((word >> (power - 2)) & 3U);
 }
 
-// The sanitizers see every allocation.
+// The sanitizers see every allocation: with them nothing is kept.
 #ifdef REGARD_SANITIZE
-constexpr bool keeps_large = false;
+constexpr bool keeps = false;
 #else
-constexpr bool keeps_large = true;
+constexpr bool keeps = true;
 #endif
-bool is_large(int64_t bytes) { return keeps_large && bytes >= least_large_bytes; }
+bool is_large(int64_t bytes) { return keeps && bytes >= least_large_bytes; }
 
 void* system_allocate(int64_t bytes) { return std::aligned_alloc(kAlignment, static_cast<size_t>(bytes)); }
 
-// Freed small blocks of one thread, at most kMostKept bytes of them: no lock on the way of an op. The sanitizers see
-// every allocation: with them nothing is kept.
+// Freed small blocks of one thread, at most kMostKept bytes of them: no lock on the way of an op.
 class Cache {
  public:
   Cache() = default;
@@ -59,16 +58,10 @@ class Cache {
     return data;
   }
   bool keep(void* data, int64_t block) {
-#ifdef REGARD_SANITIZE
-    (void)data;
-    (void)block;
-    return false;
-#else
     if (kept_ + block > kMostKept) return false;
     lists_[static_cast<size_t>(bucket(block))].push_back(data);
     kept_ += block;
     return true;
-#endif
   }
   void clear() {
     for (auto& list : lists_) {
@@ -79,7 +72,7 @@ class Cache {
   }
 
  private:
-  static constexpr int64_t kMostKept = int64_t{1} << 30;
+  static constexpr int64_t kMostKept = keeps ? int64_t{1} << 30 : 0;
   std::array<std::vector<void*>, 256> lists_;
   int64_t kept_ = 0;
 };
