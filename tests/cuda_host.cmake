@@ -5,6 +5,7 @@ find_package(Boost REQUIRED COMPONENTS context)
 
 file(GLOB cuda_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/autograd/backend/cuda/*.cu")
 file(GLOB cuda_runtime CONFIGURE_DEPENDS cuda_host/*.cpp)
+set_source_files_properties(${cuda_runtime} PROPERTIES COMPILE_OPTIONS "${regard_sanitize_kernel_options}")
 set_source_files_properties(${cuda_kernels} PROPERTIES
   LANGUAGE CXX COMPILE_OPTIONS "-xc++;${regard_sanitize_kernel_options}")
 add_library(regard_cuda_host OBJECT ${cuda_kernels} ${cuda_runtime})
